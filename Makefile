@@ -1,0 +1,41 @@
+# Two commands matter to a newcomer: `make demo` and `make test`. Each sets up what it needs in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV_VERSION := 0.13.8
+
+.PHONY: demo test setup check torture bench clean help
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+
+demo: setup ## real Kafka, real data, two workers, one killed: prints what happened (under 3 minutes)
+	$(BIN)/evenload demo
+
+test: check ## every check and every test, against embedded brokers (under 20 minutes on 2 cores)
+	$(BIN)/python -m pytest -q -m "not torture"
+
+torture: setup ## the fault tests, and those that run long, three times in a row
+	for round in 1 2 3; do $(BIN)/python -m pytest -q tests/fault || exit 1; done
+
+setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group test --editable '.[train,local]'
+	@touch $@
+
+check: setup ## format, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## is it true? tables on the terminal, JSON and SVG in benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+clean: ## the environment, caches and the embedded cluster of this folder
+	-[ ! -x $(BIN)/evenload ] || $(BIN)/evenload down
+	rm -rf $(VENV) .evenload demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -1,0 +1,32 @@
+"""`python -m benchmarks [NAME]`: all of them, or one."""
+
+from __future__ import annotations
+
+import click
+
+from benchmarks.balance import balance
+from benchmarks.read import read
+
+BENCHMARKS: tuple[click.Command, ...] = (balance, read)
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Is it true? Without a name, all benchmarks in turn; exit status 1 if one misses its goal."""
+    if context.invoked_subcommand is not None:
+        return
+    missed = [benchmark.name for benchmark in BENCHMARKS if not _meets_its_goal(benchmark)]
+    if missed:
+        raise click.exceptions.Exit(1)
+
+
+def _meets_its_goal(benchmark: click.Command) -> bool:
+    return not benchmark.main([], f"python -m benchmarks {benchmark.name}", standalone_mode=False)
+
+
+for each in BENCHMARKS:
+    main.add_command(each)
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -1,0 +1,128 @@
+"""The two compacted topics in which the catalog keeps what it knows, and how they are read and written.
+
+`evenload.datasets` holds manifests as plain records, never inside a transaction: a reader of it is never
+held up by a loader that died. `evenload.loads` holds progress records, inside the loaders' transactions,
+which can hide what comes after them until they end. Each has one partition, so the log's order is the
+order of events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from dataset_catalog.committed_reader import OffsetRange, read_committed
+from dataset_catalog.errors import CatalogUnavailableError, OpenTransactionError
+from dataset_catalog.topic_admin import TopicAdmin
+from kafka_connection import Connection
+from kafka_connection.clients import confluent_producer
+
+DATASETS_TOPIC = "evenload.datasets"
+LOADS_TOPIC = "evenload.loads"
+PARTITION = 0  # the only one
+
+_POLL_S = 0.05
+
+
+def ensure_internal_topics(connection: Connection, *, timeout_s: float) -> None:
+    """Makes the topics where they don't exist, and waits until both can be written.
+
+    Three replicas where there are three brokers, of which two must have a record before it counts.
+
+    Raises:
+        CatalogUnavailableError: The cluster doesn't make them, or their leaders don't answer.
+    """
+    with TopicAdmin(connection, timeout_s=timeout_s) as admin:
+        for topic in (DATASETS_TOPIC, LOADS_TOPIC):
+            if admin.describe(topic) is None:
+                replication = min(3, admin.num_brokers())
+                min_in_sync = "2" if replication >= 3 else "1"
+                configs = {"cleanup.policy": "compact", "min.insync.replicas": min_in_sync}
+                admin.create(topic, replication=replication, configs=configs)
+            # Someone else may have made it a moment ago, so this is not only for our own.
+            admin.wait_for_leader(topic, PARTITION)
+
+
+def read_latest(
+    connection: Connection, topic: str, *, timeout_s: float, stop_offset: int | None = None
+) -> list[tuple[bytes, bytes]]:
+    """Keys and values that stand now, as compaction would leave them, in the order of the log.
+
+    Args:
+        stop_offset: Read up to here, where the last stable offset allows it; None: up to that.
+
+    Returns:
+        Nothing while the topic doesn't exist.
+
+    Raises:
+        CatalogUnavailableError: Brokers don't answer.
+    """
+    with TopicAdmin(connection, timeout_s=timeout_s) as admin:
+        if admin.describe(topic) is None:
+            return []
+        start = admin.offsets(topic, [PARTITION], "log start")[PARTITION]
+        stop = admin.offsets(topic, [PARTITION], "last stable")[PARTITION]
+    ranges = {PARTITION: OffsetRange(start, stop if stop_offset is None else min(stop, stop_offset))}
+    values: dict[bytes, bytes] = {}
+    for message in read_committed(connection, topic, ranges, timeout_s=timeout_s):
+        key, value = message.key() or b"", message.value()
+        values.pop(key, None)  # a dict keeps the place of the first writing
+        if value is not None:
+            values[key] = value
+    return list(values.items())
+
+
+def wait_for_stable_end(connection: Connection, topic: str, *, timeout_s: float, wait_s: float) -> int:
+    """The log's end at the time of the call, as soon as everything before it can be read.
+
+    Raises:
+        OpenTransactionError: A transaction still hides some of it after `wait_s`.
+        CatalogUnavailableError: Brokers don't answer.
+    """
+    begun_s = time.monotonic()
+    with TopicAdmin(connection, timeout_s=timeout_s) as admin:
+        if admin.describe(topic) is None:
+            return 0
+        end = admin.offsets(topic, [PARTITION], "log end")[PARTITION]
+        while (stable := admin.offsets(topic, [PARTITION], "last stable")[PARTITION]) < end:
+            waited_s = time.monotonic() - begun_s
+            if waited_s > wait_s:
+                raise OpenTransactionError(topic, stable, end, waited_s)
+            time.sleep(_POLL_S)
+    return end
+
+
+def write_plain(
+    connection: Connection, topic: str, records: Sequence[tuple[bytes, bytes | None]], *, timeout_s: float
+) -> None:
+    """Writes records outside of any transaction; returns when each has its offset on enough replicas.
+
+    Raises:
+        CatalogUnavailableError: Some have not; which of them were written is not known.
+    """
+    if not records:
+        return
+    problems: list[str] = []
+    acknowledged: list[int] = []
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        # On a new topic, a report can come without an error and without an offset: the record is lost.
+        offset = message.offset()
+        if error is not None or offset is None or offset < 0:
+            problems.append(error.str() if error is not None else "acknowledged without an offset")
+        else:
+            acknowledged.append(offset)
+
+    try:
+        with closing(confluent_producer(connection, message_timeout_ms=int(timeout_s * 1000))) as producer:
+            for key, value in records:
+                producer.produce(topic, value, key, partition=PARTITION, on_delivery=report)
+            producer.flush(timeout_s + 1)
+    except (KafkaException, BufferError) as error:
+        raise CatalogUnavailableError(f"writing to topic {topic!r}", str(error)) from error
+    if len(acknowledged) != len(records):
+        reason = problems[0] if problems else f"no answer for {timeout_s:.0f} s"
+        raise CatalogUnavailableError(f"writing to topic {topic!r}", reason)

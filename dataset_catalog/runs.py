@@ -1,0 +1,249 @@
+"""Which records of a partition belong to a dataset.
+
+A run is a stretch of consecutive offsets that all hold the same number of samples. Offsets between
+runs (transaction markers, aborted or compacted records, other people's records) are simply in no
+run, so nothing that reads a dataset ever has to guess what a gap means. A record that holds fewer
+samples than its neighbours is a run of its own: `num_samples` is always
+`num_records * samples_per_record`.
+
+Manifest order is the one way to number the samples of a dataset: partitions ascending, then
+offsets ascending, then rows within the record.
+
+A dataset may have a million runs (an adopted topic with gaps), so a partition keeps them as arrays
+and makes `Run` tuples only when asked.
+
+Invariants, checked in tests/property/test_manifest_runs.py:
+1. Runs ascend and don't overlap; merging never changes the set of (offset, samples) they stand for.
+2. Arrays to runs and back is the identity.
+
+Read next: manifest.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class Run(NamedTuple):
+    """Records at `first_offset` .. `first_offset + num_records - 1`, `samples_per_record` in each."""
+
+    first_offset: int
+    num_records: int
+    samples_per_record: int
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last record's offset."""
+        return self.first_offset + self.num_records
+
+    @property
+    def num_samples(self) -> int:
+        return self.num_records * self.samples_per_record
+
+
+class RunArrays(NamedTuple):
+    """All runs of a dataset in manifest order, one entry a run; every array is read-only."""
+
+    partition: npt.NDArray[np.int32]
+    first_offset: Int64Array
+    num_records: Int64Array
+    samples_per_record: Int64Array
+    num_samples: Int64Array
+    first_sample: Int64Array  # position of the run's first sample in manifest order
+
+
+class PartitionRuns:
+    """The runs of one partition, ascending. Immutable, compared by value, picklable.
+
+    Args:
+        partition: The partition's number, 0 or more.
+        runs: Ascending and not overlapping, each with at least one record and one sample a record.
+
+    Raises:
+        ValueError: A run is empty, negative, or overlaps the one before.
+    """
+
+    __slots__ = ("_columns", "partition")
+
+    partition: int
+    _columns: Int64Array  # [3, num_runs]: first offsets, numbers of records, samples per record
+
+    def __init__(self, partition: int, runs: Iterable[Sequence[int]]) -> None:
+        rows = np.array([tuple(run) for run in runs], dtype=np.int64).reshape(-1, 3)
+        self._freeze(partition, np.ascontiguousarray(rows.T))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        partition: int,
+        first_offset: npt.ArrayLike,
+        num_records: npt.ArrayLike,
+        samples_per_record: npt.ArrayLike,
+    ) -> PartitionRuns:
+        """The same from three arrays of one entry a run, without making a tuple for each."""
+        made = cls.__new__(cls)
+        made._freeze(partition, np.array([first_offset, num_records, samples_per_record], dtype=np.int64))
+        return made
+
+    def _freeze(self, partition: int, columns: Int64Array) -> None:
+        _check_columns(partition, columns)
+        columns.setflags(write=False)
+        object.__setattr__(self, "partition", partition)
+        object.__setattr__(self, "_columns", columns)
+
+    @property
+    def first_offset(self) -> Int64Array:
+        column: Int64Array = self._columns[0]
+        return column
+
+    @property
+    def num_records_by_run(self) -> Int64Array:
+        column: Int64Array = self._columns[1]
+        return column
+
+    @property
+    def samples_per_record(self) -> Int64Array:
+        column: Int64Array = self._columns[2]
+        return column
+
+    @property
+    def columns(self) -> Int64Array:
+        """[3, num_runs]: first offsets, numbers of records, samples per record; read-only."""
+        return self._columns
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs as tuples, made anew at each call: for large datasets use the arrays."""
+        return tuple(map(Run._make, self._columns.T.tolist()))
+
+    @property
+    def num_runs(self) -> int:
+        return int(self._columns.shape[1])
+
+    @property
+    def num_records(self) -> int:
+        return int(self._columns[1].sum())
+
+    @property
+    def num_samples(self) -> int:
+        return int((self._columns[1] * self._columns[2]).sum())
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last listed record; 0 without runs."""
+        return int(self._columns[0, -1] + self._columns[1, -1]) if self.num_runs else 0
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"PartitionRuns is immutable: can't set {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PartitionRuns):
+            return NotImplemented
+        return self.partition == other.partition and np.array_equal(self._columns, other._columns)
+
+    def __hash__(self) -> int:
+        return hash((self.partition, self._columns.tobytes()))
+
+    def __repr__(self) -> str:
+        return (
+            f"PartitionRuns(partition={self.partition}, <{self.num_runs} runs, {self.num_samples} samples>)"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (PartitionRuns.from_arrays, (self.partition, *self._columns))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(cls._to_plain)
+        )
+
+    @classmethod
+    def _validate(cls, value: object) -> PartitionRuns:
+        if isinstance(value, PartitionRuns):
+            return value
+        if isinstance(value, dict) and value.keys() == {"partition", "runs"}:
+            return cls(value["partition"], value["runs"])
+        raise ValueError("expected a PartitionRuns, or an object with 'partition' and 'runs'")
+
+    def _to_plain(self) -> dict[str, Any]:
+        return {"partition": self.partition, "runs": self._columns.T.tolist()}
+
+
+def runs_of_records(offsets: npt.ArrayLike, num_samples: npt.ArrayLike) -> tuple[Run, ...]:
+    """The shortest runs for records at these offsets, each with its own number of samples.
+
+    Args:
+        offsets: Offsets in one partition, in any order, each once.
+        num_samples: Samples in the record at the same index, 1 or more.
+
+    Raises:
+        ValueError: An offset appears twice, or a record has no samples.
+    """
+    offset = np.asarray(offsets, dtype=np.int64)
+    samples = np.asarray(num_samples, dtype=np.int64)
+    if offset.shape != samples.shape or offset.ndim != 1:
+        raise ValueError(f"{offset.shape} offsets do not go with {samples.shape} numbers of samples")
+    if not offset.size:
+        return ()
+    order = np.argsort(offset, kind="stable")
+    offset, samples = offset[order], samples[order]
+    if (np.diff(offset) == 0).any() or samples.min() < 1:
+        raise ValueError("an offset appears twice, or a record has no samples")
+    starts = np.flatnonzero(np.diff(offset, prepend=offset[0] - 2) - 1 | np.diff(samples, prepend=samples[0]))
+    lengths = np.diff(starts, append=offset.size)
+    return tuple(map(Run._make, np.stack([offset[starts], lengths, samples[starts]], axis=1).tolist()))
+
+
+def merge_runs(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Ascending runs with touching neighbours of the same kind joined.
+
+    Raises:
+        ValueError: A run is empty or overlaps the one before.
+    """
+    merged: list[Run] = []
+    for run in runs:
+        last = merged[-1] if merged else None
+        if run.num_records < 1 or run.samples_per_record < 1 or (last and run.first_offset < last.end_offset):
+            raise ValueError(f"{run} is empty, or overlaps or precedes {last}")
+        if last and last.end_offset == run.first_offset and last.samples_per_record == run.samples_per_record:
+            merged[-1] = last._replace(num_records=last.num_records + run.num_records)
+        else:
+            merged.append(run)
+    return tuple(merged)
+
+
+def concatenate_runs(partitions: Sequence[PartitionRuns]) -> RunArrays:
+    """The runs of all partitions as arrays in manifest order. A million runs take milliseconds."""
+    columns = np.concatenate([np.empty((3, 0), np.int64), *(p._columns for p in partitions)], axis=1)
+    counts = [p.num_runs for p in partitions]
+    numbers = np.repeat(np.array([p.partition for p in partitions], dtype=np.int32), counts)
+    num_samples = columns[1] * columns[2]
+    first_sample = np.cumsum(num_samples) - num_samples
+    arrays = RunArrays(numbers, columns[0], columns[1], columns[2], num_samples, first_sample)
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
+
+
+def _check_columns(partition: int, columns: Int64Array) -> None:
+    if partition < 0:
+        raise ValueError(f"partition {partition} is negative")
+    first, records, samples = columns
+    if not first.size:
+        return
+    overlaps = first[1:] < (first + records)[:-1]
+    if first[0] < 0 or records.min() < 1 or samples.min() < 1 or overlaps.any():
+        at = int(overlaps.argmax()) if overlaps.any() else 0
+        raise ValueError(
+            f"runs of partition {partition} must ascend without overlap, from offset 0 on, with at least one "
+            f"record and one sample each; near run {at}: {columns[:, at : at + 2].T.tolist()}"
+        )

@@ -1,0 +1,154 @@
+"""The few questions that the catalog asks a cluster about topics, each with a deadline.
+
+The only module here that speaks to kafka-python: its exceptions end in this file, as one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import kafka
+from kafka.admin import OffsetSpec
+from kafka.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+
+from dataset_catalog.errors import CatalogUnavailableError
+from kafka_connection import Connection
+from kafka_connection.clients import open_admin
+
+OffsetKind = Literal["log start", "last stable", "log end"]
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster knows it now."""
+
+    topic_id: str  # as in '91c32d74-c864-4525-b2eb-7a5962ad81b5'
+    partitions: tuple[int, ...]
+
+
+class TopicAdmin:
+    """An open admin client; a context manager, for one thread.
+
+    Args:
+        connection: The cluster.
+        timeout_s: Deadline of each request, in seconds, above 0.
+
+    Raises:
+        BrokersUnreachableError: No broker answers.
+    """
+
+    def __init__(self, connection: Connection, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._admin = open_admin(connection, timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admin.close()
+
+    def num_brokers(self) -> int:
+        """Brokers that are up now."""
+        found = self._ask("asking for the cluster's brokers", self._admin.describe_cluster)
+        return len(found["brokers"])
+
+    def describe(self, topic: str) -> TopicDescription | None:
+        """What the topic is; None when there is none of this name.
+
+        Raises:
+            CatalogUnavailableError: The cluster doesn't say.
+        """
+        doing = f"describing topic {topic!r}"
+        (found,) = self._ask(doing, lambda: self._admin.describe_topics([topic]))
+        if found["error_code"] == UnknownTopicOrPartitionError.errno:
+            return None
+        if found["error_code"]:
+            reason = kafka.errors.for_code(found["error_code"]).__name__
+            raise CatalogUnavailableError(doing, reason)
+        partitions = sorted(p["partition_index"] for p in found["partitions"])
+        return TopicDescription(str(found["topic_id"]), tuple(partitions))
+
+    def offsets(self, topic: str, partitions: Collection[int], kind: OffsetKind) -> dict[int, int]:
+        """By partition: the first readable offset, or one past the last committed or written.
+
+        Raises:
+            CatalogUnavailableError: A partition has no leader, or it doesn't answer.
+        """
+        wanted = OffsetSpec.EARLIEST if kind == "log start" else OffsetSpec.LATEST
+        isolation = "read_committed" if kind == "last stable" else "read_uncommitted"
+        asked = {kafka.TopicPartition(topic, partition): wanted for partition in partitions}
+        if not asked:
+            return {}
+        found = self._ask(
+            f"asking for the {kind} offsets of topic {topic!r}",
+            lambda: self._admin.list_partition_offsets(asked, isolation_level=isolation),
+        )
+        return {at.partition: answer.offset for at, answer in found.items()}
+
+    def create(self, topic: str, *, replication: int, configs: Mapping[str, str]) -> None:
+        """Makes a topic of one partition, unless it exists."""
+        options: dict[str, Any] = {
+            "num_partitions": 1,
+            "replication_factor": replication,
+            "configs": dict(configs),
+        }
+        with suppress(TopicAlreadyExistsError):
+            self._ask(f"creating topic {topic!r}", lambda: self._admin.create_topics({topic: options}))
+
+    def wait_for_leader(self, topic: str, partition: int) -> None:
+        """Returns when the partition's leader answers.
+
+        Writing to a new topic earlier can lose records without any error (confluent-kafka 2.16).
+
+        Raises:
+            CatalogUnavailableError: It doesn't before the deadline.
+        """
+        self.offsets(topic, [partition], "log end")
+
+    def delete(self, topic: str, topic_id: str) -> bool:
+        """Deletes the topic with this id; False when it was gone already, or is another one by now."""
+        try:
+            self._ask(f"deleting topic {topic!r}", lambda: self._admin.delete_topics([uuid.UUID(topic_id)]))
+        except UnknownTopicIdError:
+            return False
+        return True
+
+    def _ask(self, doing: str, question: Callable[[], Any]) -> Any:
+        """The answer; while a leader fails over or a topic is new, the question is put again.
+
+        Raises:
+            TopicAlreadyExistsError, UnknownTopicIdError: As answers, for the caller to read.
+            CatalogUnavailableError: Refused, or no answer before the deadline.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return question()
+            except (TopicAlreadyExistsError, UnknownTopicIdError):
+                raise
+            except KafkaError as error:
+                if not error.retriable or time.monotonic() > deadline_s:
+                    raise CatalogUnavailableError(doing, _reason(error)) from error
+            time.sleep(_POLL_S)
+
+
+def _reason(error: KafkaError) -> str:
+    """The broker's own words, without the request and response that kafka-python puts around them."""
+    said = re.search(r"error_message=(['\"])(.+?)\1", str(error))
+    text = said[2] if said else str(error).split("failed with response")[0].strip()[:200]
+    return f"{type(error).__name__.removesuffix('Error')} ({text or 'no answer'})"

@@ -1,0 +1,33 @@
+"""Train PyTorch models on Ray from datasets kept in Kafka, evenly over brokers and exactly once.
+
+The public names are loaded when they are first used, so that a producer never loads torch and
+`evenload --help` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "BalancedProducer": "kafka_plugin.producer",
+    "Batch": "ray_trainer.batch",
+    "Connection": "kafka_connection.connection",
+    "DatasetReader": "ray_trainer.reader",
+    "NodeAwarePartitioner": "kafka_plugin.partitioner",
+    "Session": "ray_trainer.session",
+    "load_dataset": "kafka_plugin.loader",
+    "prepare_model": "ray_trainer.model",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'evenload' has no attribute {name!r}; it has {', '.join(_HOMES)}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

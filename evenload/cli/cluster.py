@@ -1,0 +1,136 @@
+"""`evenload up`, `down`, `status`: the embedded cluster, and how full the brokers of any cluster are.
+
+The embedded cluster is imported where it is needed: an install without `[local]` has the other commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evenload.cli.edge import cluster_options, json_option
+from evenload.cli.output import Output, bytes_text, parse_bytes, percent_text
+from kafka_connection.connection import Connection
+from kafka_connection.environment import evenload_home
+from telemetry_collector.collector import sample_once
+from telemetry_collector.snapshot import ClusterSnapshot
+
+if TYPE_CHECKING:
+    from evenload.local_cluster import LocalCluster
+
+
+class CapacityList(click.ParamType[list[int]]):
+    """One size for every broker ('2GiB'), or one a broker ('2GiB,2GiB,1GiB')."""
+
+    name = "capacity"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        try:
+            return [parse_bytes(size) for size in value.split(",")]
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command()
+@click.option("--brokers", type=click.IntRange(1, 9), help="How many brokers.  [default: 3]")
+@click.option(
+    "--capacity",
+    type=CapacityList(),
+    metavar="SIZE[,SIZE...]",
+    help="What each broker may hold: one size for all, or one a broker.  [default: 2GiB]",
+)
+@json_option
+def up(*, brokers: int | None, capacity: list[int] | None, output: Output) -> None:
+    """Start the embedded Kafka cluster of EVENLOAD_HOME (default .evenload), or find it running.
+
+    Real Apache Kafka with its own Java; the first start downloads about 44 MB. Brokers and capacities
+    are kept: a later `up` needs neither option.
+    """
+    from evenload.local_cluster import DEFAULT_NUM_BROKERS, LocalCluster
+
+    if capacity and len(capacity) == 1:
+        kept = _existing_cluster()
+        capacity *= brokers or (len(kept.broker_ids) if kept else DEFAULT_NUM_BROKERS)
+    cluster = LocalCluster(
+        evenload_home(), num_brokers=brokers, capacity_bytes=capacity, progress=output.note
+    ).start()
+    _show_cluster(cluster.connection, output)
+
+
+@click.command()
+@json_option
+def down(*, output: Output) -> None:
+    """Stop the embedded cluster of EVENLOAD_HOME; its data stay for the next `up`."""
+    cluster = _existing_cluster()
+    was_running = cluster is not None and bool(cluster.pids)
+    if cluster is not None:
+        cluster.stop()
+    output.document({"stopped": was_running})
+    output.line("stopped" if was_running else "nothing was running")
+
+
+@click.command()
+@cluster_options
+def status(*, connection: Connection, output: Output) -> None:
+    """How full the brokers are."""
+    _show_cluster(connection, output)
+
+
+def _existing_cluster() -> LocalCluster | None:
+    from evenload.local_cluster import LocalCluster
+    from evenload.local_cluster.errors import NoLocalClusterError
+
+    try:
+        return LocalCluster.load(evenload_home())
+    except NoLocalClusterError:
+        return None
+
+
+def _show_cluster(connection: Connection, output: Output) -> None:
+    document = {
+        "bootstrap_servers": connection.bootstrap_servers,
+        "collector_url": None,
+        **brokers_document(sample_once(connection)),
+    }
+    output.document(document)
+    output.line(f"bootstrap servers  {connection.bootstrap_servers}")
+    show_brokers(document, output)
+
+
+def brokers_document(snapshot: ClusterSnapshot) -> dict[str, Any]:
+    """`brokers` and `utilisation_spread` as every command's JSON shows them."""
+    return {
+        "brokers": [
+            {
+                "broker_id": broker.broker_id,
+                "capacity_bytes": broker.capacity_bytes,
+                "used_bytes": broker.used_bytes,
+                "utilisation": broker.utilisation,
+                "reachable": broker.is_reachable,
+            }
+            for _, broker in sorted(snapshot.brokers.items())
+        ],
+        "utilisation_spread": snapshot.utilisation_spread,
+    }
+
+
+def show_brokers(document: Mapping[str, Any], output: Output) -> None:
+    """The same as a table, with the spread below."""
+    output.table(
+        ["broker", "capacity", "used", "utilisation", ""],
+        [
+            [
+                str(broker["broker_id"]),
+                bytes_text(broker["capacity_bytes"]),
+                bytes_text(broker["used_bytes"]),
+                percent_text(broker["utilisation"]),
+                "" if broker["reachable"] else "unreachable",
+            ]
+            for broker in document["brokers"]
+        ],
+    )
+    spread = document["utilisation_spread"]
+    if spread is not None:
+        output.line(f"spread  {100 * spread:.1f} points between the fullest and the emptiest")

@@ -1,0 +1,225 @@
+"""`evenload ingest` and `evenload datasets`: put datasets into Kafka, look at them, check them, drop them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dataset_catalog.catalog import Catalog
+from dataset_catalog.manifest import DatasetManifest
+from dataset_catalog.verify import verify as verify_dataset
+from evenload.cli.cluster import brokers_document, show_brokers
+from evenload.cli.edge import cluster_options
+from evenload.cli.output import Output, bytes_text
+from kafka_connection.connection import Connection
+from telemetry_collector.collector import sample_once
+
+
+@click.command()
+@click.argument("name")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "--encoding",
+    type=click.Choice(["packed", "record"]),
+    default="packed",
+    show_default=True,
+    help="Many samples a record (Arrow), or one sample a record.",
+)
+@click.option("--partitions", type=click.IntRange(1), help="Partitions of the new topic.  [default: by size]")
+@click.option(
+    "--replication", type=click.IntRange(1), help="Copies of each partition.  [default: the cluster's]"
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["balanced", "default", "round-robin"]),
+    default="balanced",
+    show_default=True,
+    help="Who chooses partitions: evenload, librdkafka's default partitioner, or turn by turn.",
+)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME",
+    help="Name of a column, repeated in order, for files without a header.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the shuffle while writing.")
+@click.option("--keep-order", is_flag=True, help="Write samples in the source's order instead.")
+@click.option("--new-version", is_flag=True, help="Write version n + 1 of a name that exists.")
+@click.option("--take-over", is_flag=True, help="Go on with a load whose loader still seems to be alive.")
+@cluster_options
+def ingest(
+    *,
+    name: str,
+    sources: tuple[str, ...],
+    columns: tuple[str, ...],
+    seed: int,
+    keep_order: bool,
+    connection: Connection,
+    output: Output,
+    **options: Any,
+) -> None:
+    """Load a dataset NAME into Kafka from files, balanced over brokers, exactly once.
+
+    SOURCE is one or more Parquet, CSV, TSV, JSON lines, Arrow or text files, or a folder with one folder of
+    images a class. Killed at any moment, the same command goes on where the load stood.
+    """
+    from kafka_plugin.loader import load_dataset
+
+    with output.progress(f"loading {name}", "samples") as bar:
+        task = bar.add_task(name, total=None, detail="")
+
+        def show_progress(samples_done: int, samples_total: int, bytes_done: int) -> None:
+            bar.update(task, completed=samples_done, total=samples_total, detail=bytes_text(bytes_done))
+
+        manifest = load_dataset(
+            list(sources),
+            name,
+            connection=connection,
+            columns=list(columns) or None,
+            seed=None if keep_order else seed,
+            progress=show_progress,
+            **options,
+        )
+    document = manifest_document(manifest) | brokers_document(sample_once(connection))
+    output.document(document)
+    output.line(
+        f"{manifest.id}: {manifest.num_samples:,} samples, {bytes_text(manifest.num_bytes)} in "
+        f"{manifest.num_records:,} records over {len(manifest.partitions)} partitions of {manifest.topic}"
+    )
+    show_brokers(document, output)
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+@cluster_options
+def datasets(context: click.Context, *, connection: Connection | None, output: Output) -> None:
+    """List the datasets, unfinished loads among them; show, verify or drop one."""
+    if connection is None or context.invoked_subcommand is not None:
+        return
+    catalog = Catalog(connection)
+    manifests, unfinished = catalog.list(), catalog.unfinished()
+    output.document(
+        {
+            "datasets": [manifest_document(manifest) for manifest in manifests],
+            "unfinished": [
+                {
+                    "name": load.last.name,
+                    "version": load.last.version,
+                    "samples_written": load.last.num_samples,
+                    "problem": load.problem,
+                }
+                for load in unfinished
+            ],
+        }
+    )
+    rows = [
+        [
+            manifest.id,
+            f"{manifest.num_samples:,}",
+            bytes_text(manifest.num_bytes),
+            manifest.encoding,
+            "complete",
+        ]
+        for manifest in manifests
+    ]
+    rows += [
+        [load.id, f"{load.last.num_samples:,}", "", "", load.problem or "unfinished"] for load in unfinished
+    ]
+    if rows:
+        output.table(["dataset", "samples", "size", "encoding", ""], rows)
+    else:
+        output.line("no datasets yet; `evenload ingest NAME FILE...` loads one")
+
+
+@datasets.command()
+@click.argument("name")
+@cluster_options
+def show(*, name: str, connection: Connection, output: Output) -> None:
+    """Show the manifest of NAME, or of NAME@VERSION."""
+    manifest = Catalog(connection).get(name)
+    document = manifest_document(manifest)
+    output.document(document)
+    output.table(
+        [manifest.id, ""],
+        [
+            [key, str(value)]
+            for key, value in document.items()
+            if key not in ("name", "version", "features", "partitions")
+        ],
+    )
+    output.line()
+    output.table(["column", "type"], [[column, kind] for column, kind in manifest.features.items()])
+    output.line()
+    output.table(
+        ["partition", "samples", "records", "first offset"],
+        [[str(cell) for cell in part.values()] for part in document["partitions"]],
+    )
+
+
+@datasets.command()
+@click.argument("name")
+@cluster_options
+def verify(*, name: str, connection: Connection, output: Output) -> None:
+    """Read all of NAME and count missing, repeated, corrupt and extra samples; exit 1 if there are any."""
+    manifest = Catalog(connection).get(name)
+    with output.progress(f"verifying {manifest.id}", "samples") as bar:
+        task = bar.add_task(name, total=manifest.num_samples, detail="")
+        report = verify_dataset(
+            connection, manifest, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    output.document(
+        {
+            "dataset": manifest.id,
+            "samples": report.num_samples,
+            "missing": report.missing,
+            "repeated": report.repeated,
+            "corrupt": report.corrupt,
+            "extra": report.extra,
+            "checksum_matches": report.checksum_matches,
+            "clean": report.is_clean,
+        }
+    )
+    findings = ", ".join(
+        f"{getattr(report, kind)} {kind}" for kind in ("missing", "repeated", "corrupt", "extra")
+    )
+    checksum = f"checksum {'matches' if report.checksum_matches else 'DIFFERS FROM'} the source"
+    output.line(f"{manifest.id}: {report.num_samples:,} samples read: {findings}; {checksum}")
+    if not report.is_clean:
+        raise click.ClickException(f"dataset {manifest.id} is damaged: {findings}; {checksum}")
+
+
+@datasets.command()
+@click.argument("name")
+@cluster_options
+def drop(*, name: str, connection: Connection, output: Output) -> None:
+    """Delete NAME (all versions) or NAME@VERSION with its topic; unfinished loads too."""
+    dropped = list(Catalog(connection).drop(name))
+    output.document({"dropped": dropped})
+    output.line(f"dropped {', '.join(dropped)}")
+
+
+def manifest_document(manifest: DatasetManifest) -> dict[str, Any]:
+    """A manifest as the command line's JSON shows it: what it holds, without every run."""
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "topic": manifest.topic,
+        "num_samples": manifest.num_samples,
+        "num_records": manifest.num_records,
+        "num_bytes": manifest.num_bytes,
+        "encoding": manifest.encoding,
+        "shuffle_seed": manifest.shuffle_seed,
+        "checksum": manifest.checksum,
+        "features": dict(manifest.features),
+        "partitions": [
+            {
+                "partition": part.partition,
+                "num_samples": sum(run.num_records * run.samples_per_record for run in part.runs),
+                "num_records": sum(run.num_records for run in part.runs),
+                "first_offset": part.runs[0].first_offset if part.runs else None,
+            }
+            for part in manifest.partitions
+        ],
+    }

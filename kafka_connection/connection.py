@@ -1,0 +1,131 @@
+"""How a cluster is reached: one description, said in both clients' dialects.
+
+confluent-kafka and kafka-python name the same things differently (`ssl.ca.location` and
+`ssl_cafile`), so a user says them once here. A description is a value: frozen, comparable,
+picklable, and without an open socket; clients.py opens things with it.
+
+Secrets are `SecretStr`: they don't show in a repr, a log or an error, and leave only through
+the two dialects. Read next: environment.py (where a description comes from), clients.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+class Connection(BaseModel):
+    """Where a cluster is, how to authenticate there, and what can't be asked of it.
+
+    A value: may be shared between threads and pickled to other processes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bootstrap_servers: str = Field(description="Some of the brokers, as host:port,host:port.")
+    security_protocol: SecurityProtocol = Field(
+        default="PLAINTEXT", description="Encryption and authentication."
+    )
+    ssl_ca_path: Path | None = Field(default=None, description="PEM file of the authorities to trust.")
+    ssl_certificate_path: Path | None = Field(default=None, description="PEM file of our own certificate.")
+    ssl_key_path: Path | None = Field(default=None, description="PEM file of our own private key.")
+    ssl_key_password: SecretStr | None = Field(
+        default=None, description="What our private key is encrypted with."
+    )
+    sasl_mechanism: SaslMechanism | None = Field(default=None, description="How the password is proven.")
+    sasl_username: str | None = Field(default=None, description="Who we are.")
+    sasl_password: SecretStr | None = Field(default=None, description="What proves it.")
+    capacity_bytes_by_broker: Mapping[int, int] = Field(
+        default_factory=dict,
+        description="Capacity in bytes by broker id, where log dirs can't tell it (brokers on one volume).",
+    )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _addresses_have_a_host_and_a_port(cls, value: str) -> str:
+        addresses = [address.strip() for address in value.split(",")]
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise ValueError(f"{address!r} is not host:port with a port from 1 to 65535")
+        return ",".join(addresses)
+
+    @field_validator("capacity_bytes_by_broker")
+    @classmethod
+    def _capacities_are_positive(cls, value: Mapping[int, int]) -> Mapping[int, int]:
+        for broker_id, capacity_bytes in value.items():
+            if capacity_bytes <= 0:
+                raise ValueError(
+                    f"broker {broker_id} has a capacity of {capacity_bytes} bytes, must be above 0"
+                )
+        return dict(value)
+
+    @model_validator(mode="after")
+    def _credentials_fit_the_protocol(self) -> Self:
+        has_sasl = self.security_protocol.startswith("SASL")
+        sasl = {
+            "sasl_mechanism": self.sasl_mechanism,
+            "sasl_username": self.sasl_username,
+            "sasl_password": self.sasl_password,
+        }
+        missing = [name for name, value in sasl.items() if value is None]
+        if has_sasl and missing:
+            raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
+        given = [name for name, value in sasl.items() if value is not None]
+        if not has_sasl and given:
+            raise ValueError(f"{', '.join(given)} would be ignored with {self.security_protocol}")
+        ssl = [name for name in _SSL_FIELDS if getattr(self, name) is not None]
+        if "SSL" not in self.security_protocol.removeprefix("SASL_") and ssl:
+            raise ValueError(f"{', '.join(ssl)} would be ignored with {self.security_protocol}")
+        if (self.ssl_certificate_path is None) != (self.ssl_key_path is None):
+            raise ValueError("ssl_certificate_path and ssl_key_path go together")
+        return self
+
+    def confluent_config(self) -> dict[str, str | int]:
+        """The same, in the words of librdkafka."""
+        return self._dialect(_CONFLUENT_WORDS)
+
+    def kafka_python_config(self) -> dict[str, object]:
+        """The same, in the words of kafka-python."""
+        return {**self._dialect(_KAFKA_PYTHON_WORDS)}
+
+    def _dialect(self, words: Mapping[str, str]) -> dict[str, str | int]:
+        config: dict[str, str | int] = {}
+        for field, word in words.items():
+            value = getattr(self, field)
+            if value is not None:
+                config[word] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        return config
+
+
+_SSL_FIELDS = ("ssl_ca_path", "ssl_certificate_path", "ssl_key_path", "ssl_key_password")
+
+_CONFLUENT_WORDS = {
+    "bootstrap_servers": "bootstrap.servers",
+    "security_protocol": "security.protocol",
+    "ssl_ca_path": "ssl.ca.location",
+    "ssl_certificate_path": "ssl.certificate.location",
+    "ssl_key_path": "ssl.key.location",
+    "ssl_key_password": "ssl.key.password",
+    "sasl_mechanism": "sasl.mechanism",
+    "sasl_username": "sasl.username",
+    "sasl_password": "sasl.password",
+}
+
+_KAFKA_PYTHON_WORDS = {
+    "bootstrap_servers": "bootstrap_servers",
+    "security_protocol": "security_protocol",
+    "ssl_ca_path": "ssl_cafile",
+    "ssl_certificate_path": "ssl_certfile",
+    "ssl_key_path": "ssl_keyfile",
+    "ssl_key_password": "ssl_password",
+    "sasl_mechanism": "sasl_mechanism",
+    "sasl_username": "sasl_plain_username",
+    "sasl_password": "sasl_plain_password",
+}

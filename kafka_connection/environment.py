@@ -1,0 +1,117 @@
+"""Which cluster is meant: the one place that reads the environment and connection files.
+
+Asked in this order, the first answer counts:
+
+1. what the caller passes (`--bootstrap-servers`, `--connection FILE`),
+2. `EVENLOAD_BOOTSTRAP_SERVERS`, `EVENLOAD_CONNECTION`,
+3. the embedded cluster that runs in `EVENLOAD_HOME` (default: `.evenload` here).
+
+An address and a file may be given together: the file then says how, the address where.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from .connection import Connection
+from .errors import BadConnectionFileError, NoClusterError
+
+CLUSTER_FOLDER = "cluster"
+CLUSTER_FILE = "cluster.json"
+_PROBE_TIMEOUT_S = 0.5
+
+
+def evenload_home() -> Path:
+    """The folder that holds the embedded cluster and runs, absolute: `EVENLOAD_HOME` or `.evenload`."""
+    return Path(os.environ.get("EVENLOAD_HOME") or ".evenload").expanduser().absolute()
+
+
+def resolve_connection(
+    bootstrap_servers: str | None = None,
+    connection_file: Path | None = None,
+    home: Path | None = None,
+) -> Connection:
+    """Find out which cluster is meant; opens no client.
+
+    Args:
+        bootstrap_servers: addresses that the user gave, as host:port,host:port.
+        connection_file: a JSON file with the fields of `Connection`.
+        home: the folder of the embedded cluster; None: `evenload_home()`.
+
+    Raises:
+        NoClusterError: nothing was given, and no embedded cluster runs in `home`.
+        BadConnectionFileError: the file can't be read, or says something impossible.
+        ValueError: the address is not host:port.
+    """
+    if bootstrap_servers is None and connection_file is None:
+        bootstrap_servers = os.environ.get("EVENLOAD_BOOTSTRAP_SERVERS") or None
+        named_file = os.environ.get("EVENLOAD_CONNECTION")
+        connection_file = Path(named_file) if named_file else None
+    if connection_file is not None:
+        return _read_connection_file(connection_file, bootstrap_servers)
+    if bootstrap_servers is not None:
+        return _from_address(bootstrap_servers)
+    return _embedded_connection((home or evenload_home()).absolute())
+
+
+def _from_address(bootstrap_servers: str) -> Connection:
+    try:
+        return Connection(bootstrap_servers=bootstrap_servers)
+    except ValidationError as error:
+        raise ValueError(f"bootstrap servers: {_first_reason(error)}") from error
+
+
+def _read_connection_file(path: Path, bootstrap_servers: str | None) -> Connection:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConnectionFileError(path, f"can't be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise BadConnectionFileError(path, f"is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise BadConnectionFileError(path, f"holds a JSON {type(fields).__name__}, not an object")
+    if bootstrap_servers is not None:
+        fields["bootstrap_servers"] = bootstrap_servers
+    try:
+        return Connection.model_validate(fields)
+    except ValidationError as error:
+        raise BadConnectionFileError(path, _first_reason(error)) from error
+
+
+def _embedded_connection(home: Path) -> Connection:
+    path = home / CLUSTER_FOLDER / CLUSTER_FILE
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NoClusterError(home, "no address was given, and there is no embedded cluster") from error
+    except (OSError, ValueError) as error:
+        raise BadConnectionFileError(path, f"can't be read: {error}") from error
+    connection = Connection(
+        bootstrap_servers=fields["bootstrap_servers"],
+        capacity_bytes_by_broker=fields["capacity_bytes_by_broker"],
+    )
+    # The file outlives the brokers (their ports have to stay), so look whether anybody listens.
+    if not any(_listens(address) for address in connection.bootstrap_servers.split(",")):
+        raise NoClusterError(home, "no address was given, and the embedded cluster doesn't run")
+    return connection
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S):
+            return True
+    except OSError:
+        return False
+
+
+def _first_reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {reason}" if field else reason

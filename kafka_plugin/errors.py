@@ -1,0 +1,209 @@
+"""What can go wrong while bytes are put into Kafka, as one tree.
+
+KafkaPluginError
+├── SourceError                 the data to load can't be used; nothing was written
+│   ├── SourceNotFoundError     no such file or folder
+│   ├── EmptySourceError        a file of no bytes, or a source of no samples
+│   ├── MalformedSourceError    ragged rows, broken JSON, not what its name says; file and line
+│   ├── UnknownColumnError      a column was asked for that is not there
+│   ├── MixedTypesError         two files disagree about a column
+│   └── UnsupportedSourceError  a kind of source that can't be read
+├── TopicError                  a topic can't be created or isn't ready to be written
+├── LoadError                   a dataset can't be loaded
+│   ├── LoaderFencedError       another loader took over; this one must stop
+│   ├── SourceChangedError      the load was begun with another source, seed or encoding
+│   ├── SampleTooLargeError     one sample does not fit in a record
+│   ├── RecordRefusedError      brokers will never take a record: too large, not allowed, no topic
+│   └── LoadInterruptedError    the cluster could not be written to for longer than allowed
+├── DeliveryError               a record was not stored, or nobody can say where
+└── PluginConfigError           an option has a value it can't have
+
+A taken name (DatasetExistsError) and a loader that seems alive (LoadInProgressError) are dataset_catalog's.
+
+Every error stores its facts as attributes, its message is one sentence or two, and it pickles, because loads
+run in other processes too (tests/unit/test_loader_errors.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: type[KafkaPluginError], message: str, facts: dict[str, Any]) -> KafkaPluginError:
+    error = cls.__new__(cls, message)
+    error.args = (message,)
+    error.__dict__.update(facts)
+    return error
+
+
+def sentence(error: BaseException) -> str:
+    """The first line of what an exception of somebody else says, as a sentence."""
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    return text if text.endswith(".") else text + "."
+
+
+class KafkaPluginError(Exception):
+    """Root of this package's errors."""
+
+    retriable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self), dict(self.__dict__))
+
+
+class PluginConfigError(KafkaPluginError):
+    """An option has a value that it can't have."""
+
+
+class SourceError(KafkaPluginError):
+    """The data to load can't be used. Nothing was written."""
+
+
+class SourceNotFoundError(SourceError):
+    """No file or folder is at `path`."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"There is no file or folder {path!r}.")
+        self.path = path
+
+
+class EmptySourceError(SourceError):
+    """`path` holds no samples."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path!r} {reason}, so there is nothing to load.")
+        self.path = path
+        self.reason = reason
+
+
+class MalformedSourceError(SourceError):
+    """What `path` holds can't be read as what it says it is; `line` counts from 1 when it is known."""
+
+    def __init__(self, path: str, reason: str, *, line: int | None = None) -> None:
+        where = f"{path!r}, line {line}" if line is not None else f"{path!r}"
+        super().__init__(f"{where}: {reason}")
+        self.path = path
+        self.reason = reason
+        self.line = line
+
+
+class UnknownColumnError(SourceError):
+    """`column` was asked for, but `path` only has `known`."""
+
+    def __init__(self, path: str, column: str, known: list[str]) -> None:
+        super().__init__(f"{path!r} has no column {column!r}; its columns are {', '.join(map(repr, known))}.")
+        self.path = path
+        self.column = column
+        self.known = known
+
+
+class MixedTypesError(SourceError):
+    """Two files disagree about the type of a column."""
+
+    def __init__(self, path: str, column: str, type_here: str, other_path: str, type_there: str) -> None:
+        super().__init__(
+            f"{path!r}: column {column!r} is {type_here}, but in {other_path!r} it is {type_there}; "
+            "the files of one dataset need the same columns with the same types."
+        )
+        self.path = path
+        self.column = column
+        self.type_here = type_here
+        self.other_path = other_path
+        self.type_there = type_there
+
+
+class UnsupportedSourceError(SourceError):
+    """A kind of source that can't be read."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"{source!r} {reason}")
+        self.source = source
+        self.reason = reason
+
+
+class TopicError(KafkaPluginError):
+    """A topic can't be created, or its leaders are not ready to be written to."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"Topic {topic!r} {reason}")
+        self.topic = topic
+        self.reason = reason
+
+
+class LoadError(KafkaPluginError):
+    """A dataset can't be loaded."""
+
+
+class LoaderFencedError(LoadError):
+    """Another loader took over this name; it goes on from what this one had committed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"Another loader has taken over dataset {name!r}, so this one has stopped. "
+            "Nothing is lost or mixed: the other one goes on from what was committed here."
+        )
+        self.name = name
+
+
+class SourceChangedError(LoadError):
+    """The unfinished load was begun with something else."""
+
+    def __init__(self, name: str, what: str, begun_with: str, given: str, num_samples_done: int) -> None:
+        super().__init__(
+            f"The unfinished load of dataset {name!r} ({num_samples_done} samples written) was begun "
+            f"with {what} {begun_with}, but now it is {given}; going on would mix them. "
+            f"Go on with what it was begun with, or drop it first (evenload datasets drop {name})."
+        )
+        self.name = name
+        self.what = what
+        self.begun_with = begun_with
+        self.given = given
+        self.num_samples_done = num_samples_done
+
+
+class SampleTooLargeError(LoadError):
+    """One sample does not fit in a record."""
+
+    def __init__(self, sample: int, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"Sample {sample} (counted in written order) takes {size_bytes} bytes, "
+            f"but a record may have at most {limit_bytes}."
+        )
+        self.sample = sample
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class RecordRefusedError(LoadError):
+    """Brokers refuse a record for a reason that trying again won't change."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"Brokers refuse records for topic {topic!r}: {reason}. What is committed is kept.")
+        self.topic = topic
+        self.reason = reason
+
+
+class LoadInterruptedError(LoadError):
+    """The cluster could not be written to for longer than allowed."""
+
+    def __init__(self, name: str, reason: str, num_samples_done: int, num_samples: int) -> None:
+        super().__init__(
+            f"Loading dataset {name!r} stopped after {num_samples_done} of {num_samples} samples: {reason} "
+            "What is committed is kept: the same command goes on from there."
+        )
+        self.name = name
+        self.reason = reason
+        self.num_samples_done = num_samples_done
+        self.num_samples = num_samples
+
+
+class DeliveryError(KafkaPluginError):
+    """A record was not stored, or nobody can say where."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, topic: str, partition: int, reason: str) -> None:
+        super().__init__(f"A record for partition {partition} of topic {topic!r} was not stored: {reason}")
+        self.topic = topic
+        self.partition = partition
+        self.reason = reason

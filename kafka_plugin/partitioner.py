@@ -1,0 +1,100 @@
+"""Choosing partitions inside a kafka-python producer.
+
+    with NodeAwarePartitioner(connection) as partitioner:
+        producer = KafkaProducer(bootstrap_servers=..., partitioner=partitioner)
+
+A record with a key goes where the Java client would put it (murmur2 of the key), so consumers that rely on
+it find it; one without goes where the router says.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from kafka.cluster import ClusterMetadata
+from kafka.partitioner import Partitioner, murmur2
+
+from kafka_connection import Connection, resolve_connection
+from kafka_plugin.config import ProducerConfig
+from kafka_plugin.producer_routing import ProducerRouting
+from router.config import RouterConfig
+from telemetry_collector.collector import Collector
+
+
+class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python ships no types
+    """Keeps brokers even from within a `kafka.KafkaProducer`. May be called from any thread.
+
+    Its collector runs from the start until `close`.
+
+    Args:
+        connection: The cluster; None: as `resolve_connection` finds it.
+        config: How partitions are chosen.
+        router_config: What to level by.
+        collector: One that runs already, to be shared and left running.
+    """
+
+    def __init__(
+        self,
+        connection: Connection | None = None,
+        *,
+        config: ProducerConfig | None = None,
+        router_config: RouterConfig | None = None,
+        collector: Collector | None = None,
+    ) -> None:
+        self._config = config or ProducerConfig()
+        self._routing = ProducerRouting(
+            connection or resolve_connection(), self._config, router_config or RouterConfig(), collector
+        )
+
+    def partition(
+        self,
+        topic: str,
+        key: Any,  # noqa: ARG002 (kafka-python's signature)
+        serialized_key: bytes | None,
+        value: Any,  # noqa: ARG002
+        serialized_value: bytes | None,
+        cluster: ClusterMetadata,
+    ) -> int:
+        """Called by kafka-python for each record that has no partition of its own.
+
+        Raises:
+            ValueError: The client does not know the topic.
+        """
+        partitions = cluster.partitions_for_topic(topic)
+        if not partitions:
+            raise ValueError(f"topic {topic!r} is not in the cluster's metadata")
+        if serialized_key is not None and not self._config.spread_keys:
+            return java_partition(serialized_key, len(partitions))
+        routing = self._routing.find(topic) or self._routing.add(topic, len(partitions))
+        size_bytes = len(serialized_value or b"") + len(serialized_key or b"")
+        partition = self._routing.partition_for(routing, size_bytes)
+        # Nothing tells a partitioner what became of a record; it is in the log a moment later.
+        routing.own_bytes.add_acknowledged(partition, size_bytes)
+        return partition
+
+    def expect(self, topic: str, size_bytes: int) -> None:
+        """Say how much payload is still to come for a topic: shares are then decided for all of it."""
+        self._routing.expect(topic, size_bytes)
+
+    @property
+    def num_fallbacks(self) -> int:
+        """How often shares were even because nothing fresh was known."""
+        return self._routing.num_fallbacks
+
+    def close(self) -> None:
+        """End the collector; afterwards shares go stale and then even. May be called twice."""
+        self._routing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def java_partition(key: bytes, num_partitions: int) -> int:
+    """The partition that Java's producer gives a key (BuiltInPartitioner.partitionForKey)."""
+    return int((murmur2(key) & 0x7FFFFFFF) % num_partitions)

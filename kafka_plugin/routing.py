@@ -1,0 +1,240 @@
+"""Which partition the next record of a topic goes to: the router's decision, kept fresh while bytes are sent.
+
+The router is pure; this gives it what it asks for. It is told the collector's latest snapshot and the bytes
+that this producer has sent and the snapshot can't know yet: all that was sent, less what had been
+acknowledged when the snapshot was taken. Without that, the broker that was emptiest at the last measurement
+would be flooded until the next.
+
+`partition_for` never waits and never fails for lack of telemetry: with no fresh snapshot the router falls
+back to even shares, which is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from router.route import Route
+from router.router import Router
+from telemetry_collector.cache import SnapshotCache
+from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+
+_HISTORY_INTERVAL_S = 0.2
+_HISTORY_S = 120.0
+_MEASURABLE_BYTES = 4 << 20
+_REFUSED_MAX = 1000
+# Stored bytes are this much more than payload at most, when nobody else writes to the topic.
+_FOREIGN_RATIO = 1.1
+
+
+class _Acknowledged(NamedTuple):
+    at_s: float
+    bytes_by_partition: dict[int, int]
+
+
+class OwnBytes:
+    """Payload that one producer has sent to one topic. Any thread may call any method.
+
+    Args:
+        clock: Seconds since 1970, the clock of snapshots.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sent: dict[int, int] = {}
+        self._acknowledged: dict[int, int] = {}
+        self._history: deque[_Acknowledged] = deque()
+
+    def add_sent(self, partition: int, size_bytes: int) -> None:
+        """A record was handed to the client."""
+        with self._lock:
+            self._sent[partition] = self._sent.get(partition, 0) + size_bytes
+
+    def add_acknowledged(self, partition: int, size_bytes: int) -> None:
+        """Brokers have a record that was sent before."""
+        with self._lock:
+            self._acknowledged[partition] = self._acknowledged.get(partition, 0) + size_bytes
+            now_s = self._clock()
+            if not self._history or now_s - self._history[-1].at_s >= _HISTORY_INTERVAL_S:
+                self._history.append(_Acknowledged(now_s, dict(self._acknowledged)))
+                while now_s - self._history[0].at_s > _HISTORY_S:
+                    self._history.popleft()
+
+    def add_lost(self, partition: int, size_bytes: int) -> None:
+        """A record that was sent will never be stored."""
+        with self._lock:
+            self._sent[partition] = self._sent.get(partition, 0) - size_bytes
+
+    def sent(self, partition: int) -> int:
+        """What was sent to a partition so far."""
+        with self._lock:
+            return self._sent.get(partition, 0)
+
+    @property
+    def total_sent(self) -> int:
+        """All that was sent so far."""
+        with self._lock:
+            return sum(self._sent.values())
+
+    def since(self, taken_at_s: float, stored: Mapping[int, float] | None = None) -> dict[int, int]:
+        """By partition, what a snapshot of that time can't know; where in doubt, a little more.
+
+        Args:
+            taken_at_s: When the snapshot was taken.
+            stored: By partition, the payload that came to the topic while this producer wrote, as that
+                snapshot holds it. Brokers have records some time before they are reported, and without this,
+                those would count twice. It is only believed while it can all be this producer's.
+        """
+        with self._lock:
+            known = self._acknowledged_at(taken_at_s)
+            if stored is None or sum(stored.values()) > _FOREIGN_RATIO * sum(self._sent.values()):
+                stored = {}
+            unknown = {
+                partition: sent - max(known.get(partition, 0), int(stored.get(partition, 0)))
+                for partition, sent in self._sent.items()
+            }
+            return {partition: size_bytes for partition, size_bytes in unknown.items() if size_bytes > 0}
+
+    def acknowledged_before(self, taken_at_s: float) -> int:
+        """Payload that a snapshot of that time does know, at least."""
+        with self._lock:
+            return sum(self._acknowledged_at(taken_at_s).values())
+
+    def _acknowledged_at(self, taken_at_s: float) -> Mapping[int, int]:
+        for entry in reversed(self._history):
+            if entry.at_s <= taken_at_s:
+                return entry.bytes_by_partition
+        return {}
+
+
+class TopicRouting:
+    """Chooses partitions of one topic.
+
+    `partition_for` may be called from any thread; `refresh` from one at a time.
+
+    Args:
+        topic: Its name.
+        num_partitions: How many it has.
+        router: Decides the shares.
+        cache: Where snapshots come from; None for even shares by bytes, whatever is known (round robin).
+        batch_bytes: About how many bytes go to one partition in turn.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        num_partitions: int,
+        *,
+        router: Router | None,
+        cache: SnapshotCache | None,
+        batch_bytes: int,
+    ) -> None:
+        self.topic = topic
+        self.num_partitions = num_partitions
+        self.own_bytes = OwnBytes()
+        self.num_fallbacks = 0
+        self._router = router
+        self._cache = cache
+        self._stored_ratio: float | None = None
+        self._refused: deque[int] = deque(maxlen=_REFUSED_MAX)
+        self._earlier: dict[int, float] | None = None  # payload by partition, from before this producer
+        even = dict.fromkeys(range(num_partitions), 1.0)
+        self._route = Route(even, batch_bytes=batch_bytes)
+
+    @property
+    def route(self) -> Route:
+        """The shares in use."""
+        return self._route
+
+    def partition_for(self, size_bytes: int) -> int:
+        """Where a record of that size goes; it counts as sent."""
+        partition = self._refused_partition() if self._refused else None
+        if partition is None:
+            partition = self._route.partition_for(size_bytes)
+        self.own_bytes.add_sent(partition, size_bytes)
+        return partition
+
+    def give_back(self, partition: int, size_bytes: int) -> None:
+        """The client refused the record (its queue is full); the next one goes there in its place.
+
+        Otherwise each refusal would cost a partition part of its turn, and with a queue that is always full,
+        shares would drift apart by whatever turns were lost.
+        """
+        self.own_bytes.add_lost(partition, size_bytes)
+        self._refused.append(partition)
+
+    def _refused_partition(self) -> int | None:
+        try:
+            partition = self._refused.popleft()
+        except IndexError:  # another thread took it
+            return None
+        return partition if partition in self._route.shares else None
+
+    def refresh(self, remaining_bytes: int | None, *, expected_ratio: float = 1.0) -> Route:
+        """Decide the shares anew.
+
+        Args:
+            remaining_bytes: Payload still to come; None when nobody knows.
+            expected_ratio: Stored bytes for each byte of payload, until it can be measured.
+        """
+        if self._router is None or self._cache is None:
+            return self._route
+        cached = self._cache.latest()
+        snapshot = cached.snapshot if cached is not None and not cached.is_stale else None
+        if snapshot is not None:  # partitions may have been added since
+            self.num_partitions = max(self.num_partitions, len(snapshot.topics.get(self.topic, ())))
+        ratio = self.stored_ratio or expected_ratio
+        own_bytes = {}
+        if snapshot is not None:
+            own_bytes = self.own_bytes.since(snapshot.taken_at_s, self._stored_since_begin(snapshot, ratio))
+        self._route = self._router.route(
+            snapshot,
+            self.topic,
+            num_partitions=self.num_partitions,
+            remaining_bytes=remaining_bytes,
+            own_bytes=own_bytes,
+            now_s=time.time(),
+            previous=self._route,
+            stored_ratio=ratio,
+        )
+        self.num_fallbacks += self._route.is_fallback
+        return self._route
+
+    def _stored_since_begin(self, snapshot: ClusterSnapshot, ratio: float) -> dict[int, float] | None:
+        """Payload by partition that came to the topic, by whoever's hand, since this producer came."""
+        layout = snapshot.topics.get(self.topic)
+        if not layout:
+            return None
+        stored: dict[int, float] = {}
+        for partition, placed in layout.items():
+            leader = snapshot.brokers.get(placed.leader_id) if placed.leader_id is not None else None
+            if leader is not None:
+                key = TopicPartition(self.topic, partition)
+                stored[partition] = leader.bytes_by_topic_partition.get(key, 0) / ratio
+        if self._earlier is None:
+            self._earlier = {p: max(0.0, size - self.own_bytes.sent(p)) for p, size in stored.items()}
+        return {p: max(0.0, size - self._earlier.get(p, 0.0)) for p, size in stored.items()}
+
+    @property
+    def stored_ratio(self) -> float | None:
+        """Stored bytes for each byte of payload, as measured; None before. Only for a topic of one's own."""
+        return self._stored_ratio
+
+    def measure_stored_ratio(self, *, earlier_bytes: int = 0) -> None:
+        """Compare what brokers hold of this topic with what was sent to it, by nobody else.
+
+        Args:
+            earlier_bytes: Payload that was in the topic before this producer came.
+        """
+        cached = self._cache.latest() if self._cache is not None else None
+        if cached is None:
+            return
+        snapshot = cached.snapshot
+        payload = earlier_bytes + self.own_bytes.acknowledged_before(snapshot.taken_at_s)
+        if payload >= _MEASURABLE_BYTES:
+            stored = sum(snapshot.leader_bytes(self.topic).values())
+            self._stored_ratio = min(2.0, max(0.01, stored / payload))

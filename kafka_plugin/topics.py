@@ -1,0 +1,150 @@
+"""Topics for datasets: made where there is room, and written only when every leader is ready.
+
+A topic that is written in its first moments loses records without any error (confluent-kafka 2.16; DESIGN,
+section 6). So a new topic is handed out only when each of its leaders answers a ListOffsets request; if
+that can't be had, the topic is taken away again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import kafka
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import KafkaError
+
+from dataset_catalog.topic_admin import TopicAdmin
+from kafka_connection import Connection
+from kafka_connection.clients import open_admin
+from kafka_plugin.errors import TopicError
+
+_POLL_S = 0.03
+
+
+def create_topic(
+    connection: Connection,
+    topic: str,
+    *,
+    num_partitions: int,
+    replication: int | None,
+    assignments: Sequence[tuple[int, ...]] | None,
+    configs: Mapping[str, str],
+    timeout_s: float,
+) -> str:
+    """Make a topic and wait until it can be written.
+
+    Args:
+        topic: A name that no topic has.
+        num_partitions: How many, unless `assignments` says it.
+        replication: Copies of each partition; None for the cluster's default. Unless `assignments` says it.
+        assignments: For each partition its brokers, the preferred leader first; None: Kafka places it.
+        configs: The topic's settings.
+        timeout_s: How long it may take until all leaders answer, in seconds.
+
+    Returns:
+        Kafka's id of the topic.
+
+    Raises:
+        TopicError: It can't be made, or not all leaders answer in time; then no topic is left.
+        BrokersUnreachableError: No broker answers.
+    """
+    wanted: dict[str, object] = {"configs": dict(configs)}
+    if assignments is not None:
+        wanted["assignments"] = {partition: list(ids) for partition, ids in enumerate(assignments)}
+    else:
+        wanted |= {"num_partitions": num_partitions, "replication_factor": replication or -1}
+    with open_admin(connection, timeout_s=timeout_s) as admin:
+        with _translated(topic, "can't be made"):
+            (made,) = admin.create_topics({topic: wanted}, raise_errors=False)["topics"]
+        if made["error_code"]:
+            raise TopicError(topic, f"can't be made: {made['error_message'].rstrip('.')}.")
+        try:
+            _wait_for_leaders(admin, topic, range(num_partitions), timeout_s)
+        except BaseException:
+            with _translated(topic, "was made, but is not ready, and can't be deleted either"):
+                admin.delete_topics([topic])
+            raise
+    return str(made["topic_id"])
+
+
+def wait_for_leaders(connection: Connection, topic: str, num_partitions: int, *, timeout_s: float) -> None:
+    """Wait until every leader of a topic answers, as one must before writing to a new one.
+
+    Raises:
+        TopicError: Not all of them did within `timeout_s`.
+        BrokersUnreachableError: No broker answers.
+    """
+    with open_admin(connection, timeout_s=timeout_s) as admin:
+        _wait_for_leaders(admin, topic, range(num_partitions), timeout_s)
+
+
+def default_replication(connection: Connection, topic: str, *, timeout_s: float) -> int:
+    """How many copies the cluster makes of a topic unless told (`default.replication.factor` of a broker).
+
+    Raises:
+        BrokersUnreachableError: No broker answers.
+        TopicError: They don't say.
+    """
+    name = "default.replication.factor"
+    with (
+        open_admin(connection, timeout_s=timeout_s) as admin,
+        _translated(topic, f"can't be placed: no {name}"),
+    ):
+        broker_id = str(admin.describe_cluster()["brokers"][0]["broker_id"])
+        wanted = ConfigResource(ConfigResourceType.BROKER, broker_id, [name])
+        found = admin.describe_configs([wanted], config_filter="all")
+        return int(found["broker"][broker_id][name]["value"])
+
+
+def delete_empty_topics(
+    connection: Connection, pattern: str, *, keep: set[str], timeout_s: float
+) -> list[str]:
+    """Take away topics that match, hold no record, and are not to be kept: what dead loaders left.
+
+    Returns:
+        What was deleted.
+    """
+    deleted = []
+    with open_admin(connection, timeout_s=timeout_s) as admin:
+        for topic in admin.list_topics():
+            if not re.fullmatch(pattern, topic) or topic in keep:
+                continue
+            with TopicAdmin(connection, timeout_s=timeout_s) as described:
+                found = described.describe(topic)
+                if found is None or any(described.offsets(topic, found.partitions, "log end").values()):
+                    continue
+                if described.delete(topic, found.topic_id):
+                    deleted.append(topic)
+    return deleted
+
+
+def _wait_for_leaders(
+    admin: kafka.KafkaAdminClient, topic: str, partitions: Sequence[int], timeout_s: float
+) -> None:
+    asked = {kafka.TopicPartition(topic, partition): OffsetSpec.LATEST for partition in partitions}
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            admin.list_partition_offsets(asked)
+            return
+        except KafkaError as error:
+            if time.monotonic() > deadline_s:
+                reason = (
+                    f"was made, but not all of its {len(asked)} leaders answered within {timeout_s:.0f} s"
+                )
+                raise TopicError(
+                    topic, f"{reason} ({type(error).__name__}); it was deleted again."
+                ) from error
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def _translated(topic: str, problem: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaError as error:
+        reason = str(error).split("failed with response")[0].strip().rstrip(".") or type(error).__name__
+        raise TopicError(topic, f"{problem}: {reason[:300]}.") from error

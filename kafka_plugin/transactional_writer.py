@@ -1,0 +1,316 @@
+"""One loader's transactions: records and the progress that speaks of them, committed or aborted together.
+
+A transaction goes through `begin`, `write` (many), `settle` (each record has its offset) and `commit` (they
+count). Nothing is committed before each record has a delivery report with an offset: on topics made a
+moment ago, confluent-kafka 2.16 loses records, with a report that has neither error nor offset, and commits
+without them (tests/fault/test_new_topics.py).
+
+What can pass becomes one of two exceptions, so that the loader has two ways to go on:
+`TransactionFailedError` (abort, and do it again) and `ProducerFencedError` (somebody else holds our
+transactional id by now, or the coordinator gave up on us; loader.py finds out which).
+
+A transaction is given up before brokers would abort it by themselves (`transaction.timeout.ms`), because
+librdkafka reports that the same way as being fenced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import ClassVar, cast
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from dataset_catalog.encoding import RECORD_HEADER
+from dataset_catalog.manifest import Encoding, Run, runs_of_records
+from kafka_connection import Connection
+from kafka_connection.clients import confluent_producer
+from kafka_plugin.config import LoaderConfig
+from kafka_plugin.errors import LoadError, RecordRefusedError
+
+LIBRDKAFKA_CHOOSES = -1  # RD_KAFKA_PARTITION_UA
+_POLL_S = 0.1
+_RATE_WINDOW_S = 3.0
+_FIRST_IN_FLIGHT_BYTES = 16 << 20
+_LEAST_IN_FLIGHT_BYTES = 4 << 20
+_USABLE_FRACTION = 0.7  # of the transaction's timeout
+_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+_REFUSED = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # librdkafka has waited for it for half a minute by then
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
+
+
+class TransactionFailedError(LoadError):
+    """A transaction was not committed, as far as this producer can tell; it can be done again."""
+
+    retriable: ClassVar[bool] = True
+
+
+class ProducerFencedError(LoadError):
+    """Brokers don't take anything from this producer any more."""
+
+
+RecordWatcher = Callable[[int, int, bool], None]
+
+
+class _Attempt:
+    """What became of the records of one transaction; a late report of an earlier one goes to its own."""
+
+    def __init__(self, watcher: RecordWatcher | None) -> None:
+        self._watcher = watcher
+        self.offsets: dict[int, list[int]] = {}
+        self.num_samples: dict[int, list[int]] = {}
+        self.num_waiting = 0
+        self.waiting_bytes = 0
+        self.problem: LoadError | None = None
+        self._reporters: dict[int, Callable[[KafkaError | None, Message], None]] = {}
+
+    def reporter(self, num_samples: int) -> Callable[[KafkaError | None, Message], None]:
+        """The callback for a record of so many samples."""
+        if num_samples not in self._reporters:
+
+            def report(error: KafkaError | None, message: Message) -> None:
+                self.num_waiting -= 1
+                self.waiting_bytes -= len(message)
+                partition, offset = cast(int, message.partition()), message.offset()
+                is_stored = error is None and offset is not None and offset >= 0
+                if error is not None:
+                    self.problem = self.problem or _problem(error, message.topic())
+                elif not is_stored:
+                    lost = TransactionFailedError("a record was acknowledged without an offset")
+                    self.problem = self.problem or lost
+                elif num_samples:
+                    self.offsets.setdefault(partition, []).append(cast(int, offset))
+                    self.num_samples.setdefault(partition, []).append(num_samples)
+                if self._watcher is not None and num_samples:
+                    self._watcher(partition, len(message), is_stored)
+
+            self._reporters[num_samples] = report
+        return self._reporters[num_samples]
+
+    def runs(self) -> dict[int, tuple[Run, ...]]:
+        return {p: runs_of_records(self.offsets[p], self.num_samples[p]) for p in sorted(self.offsets)}
+
+
+class TransactionalWriter:
+    """Holds a transactional id. For one thread.
+
+    Args:
+        connection: The cluster.
+        transactional_id: Fixed for the dataset's name: who holds it last, fences all others.
+        encoding: With `packed`, each record is a producer batch of its own.
+        config: Limits.
+        watcher: Told of each record with samples: its partition, its bytes, and whether it was stored.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        transactional_id: str,
+        encoding: Encoding,
+        config: LoaderConfig,
+        *,
+        watcher: RecordWatcher | None = None,
+    ) -> None:
+        self._connection = connection
+        self._config = config
+        self._transactional_id = transactional_id
+        self._encoding = encoding
+        self._producer: Producer | None = None
+        self._watcher = watcher
+        self._attempt = _Attempt(watcher)
+        self._begun_s = 0.0
+        self._limit_bytes = min(_FIRST_IN_FLIGHT_BYTES, config.in_flight_bytes)
+
+    def open(self, timeout_s: float) -> None:
+        """Take the transactional id: ends what a dead holder left open, and fences one that is alive.
+
+        Raises:
+            TransactionFailedError: The brokers did not answer within `timeout_s`.
+        """
+        self.close()
+        is_packed = self._encoding == "packed"
+        queue_bytes = max(self._config.in_flight_bytes, 2 * self._config.max_record_bytes)
+        self._producer = confluent_producer(
+            self._connection,
+            client_id="evenload-loader",
+            transactional_id=self._transactional_id,
+            transaction_timeout_ms=int(self._config.transaction_timeout_s * 1000),
+            message_timeout_ms=int(self._config.transaction_timeout_s * 1000),
+            message_max_bytes=self._config.max_record_bytes,
+            queue_buffering_max_kbytes=2 * queue_bytes // 1024,
+            compression_type=self._config.compression,
+            linger_ms=0 if is_packed else 5,
+            batch_num_messages=1 if is_packed else 10_000,
+        )
+        self._retried(self._producer.init_transactions, timeout_s)
+
+    def close(self) -> None:
+        """Give up what is open. The transactional id stays ours until somebody else takes it.
+
+        Not with `Producer.close()`: that waits for ever for brokers that are gone. Letting go of the last
+        reference ends its threads within milliseconds.
+        """
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
+
+    def begin(self) -> None:
+        """Start a transaction."""
+        self._attempt = _Attempt(self._watcher)
+        self._begun_s = time.monotonic()
+        try:
+            self._open_producer().begin_transaction()
+        except KafkaException as error:
+            raise _translated(error) from error
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since `begin`."""
+        return time.monotonic() - self._begun_s
+
+    def write(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        num_samples: int,
+        key: bytes | None = None,
+        header: bytes | None = None,
+    ) -> None:
+        """Send a record, waiting while too much is on its way.
+
+        Args:
+            value: None for a tombstone.
+            partition: Where to; LIBRDKAFKA_CHOOSES for its own partitioner.
+            num_samples: What the record counts for in `settle`; 0 for one that is in no run.
+
+        Raises:
+            TransactionFailedError: A record before it was not stored, or brokers take too long.
+            ProducerFencedError: See the class.
+        """
+        producer, attempt = self._open_producer(), self._attempt
+        headers: dict[str, str | bytes | None] = {} if header is None else {RECORD_HEADER: header}
+        size_bytes = len(value) if value is not None else 0
+        while attempt.num_waiting and attempt.waiting_bytes + size_bytes > self._limit_bytes:
+            self._poll(_POLL_S)
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value,
+                    key,
+                    partition=partition,
+                    headers=headers,
+                    on_delivery=attempt.reporter(num_samples),
+                )
+                break
+            except BufferError:
+                self._poll(_POLL_S)
+            except KafkaException as error:
+                raise _translated(error, topic) from error
+        attempt.num_waiting += 1
+        attempt.waiting_bytes += size_bytes
+        self._poll(0)
+
+    def settle(self) -> dict[int, tuple[Run, ...]]:
+        """Wait until each record that was written has an offset.
+
+        Returns:
+            Where the records of this transaction are, by partition.
+
+        Raises:
+            TransactionFailedError, ProducerFencedError: As `write`.
+        """
+        while self._attempt.num_waiting:
+            self._poll(_POLL_S)
+        self._check_attempt()
+        return self._attempt.runs()
+
+    def commit(self, *, num_bytes: int) -> None:
+        """Wait until each record has an offset, and make all of them count.
+
+        Args:
+            num_bytes: Payload of the transaction, for the pace of the next.
+
+        Raises:
+            TransactionFailedError, ProducerFencedError: As `write`.
+        """
+        self.settle()
+        left_s = self._config.transaction_timeout_s * _USABLE_FRACTION - self.age_s
+        self._retried(self._open_producer().commit_transaction, max(1.0, left_s))
+        pace = num_bytes / max(0.01, self.age_s)
+        wanted = int(pace * _RATE_WINDOW_S)
+        self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, min(self._config.in_flight_bytes, wanted))
+
+    def abort(self, timeout_s: float) -> None:
+        """End the transaction so that nobody ever sees its records.
+
+        Raises:
+            TransactionFailedError: It can't be said that it is ended; take the id anew (`open`).
+            ProducerFencedError: See the class.
+        """
+        self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, self._limit_bytes // 2)
+        self._retried(self._open_producer().abort_transaction, timeout_s)
+
+    def _open_producer(self) -> Producer:
+        assert self._producer is not None, "open() comes first"
+        return self._producer
+
+    def _poll(self, timeout_s: float) -> None:
+        try:
+            self._open_producer().poll(timeout_s)
+        except KafkaException as error:
+            raise _translated(error) from error
+        except SystemError as error:
+            # After a fatal error, confluent-kafka calls delivery callbacks with the exception already set.
+            raise self._fatal_error() from error
+        self._check_attempt()
+
+    def _fatal_error(self) -> LoadError:
+        try:
+            self._open_producer().abort_transaction(_POLL_S)
+        except KafkaException as error:
+            return _translated(error)
+        return TransactionFailedError("the Kafka client failed without saying why")
+
+    def _check_attempt(self) -> None:
+        attempt = self._attempt
+        if attempt.problem is not None:
+            raise attempt.problem
+        limit_s = self._config.transaction_timeout_s * _USABLE_FRACTION
+        if self.age_s > limit_s:
+            waiting = f"{attempt.num_waiting} records were not acknowledged"
+            raise TransactionFailedError(f"{waiting} within {limit_s:.0f} s")
+
+    def _retried(self, call: Callable[[float], None], timeout_s: float) -> None:
+        """A call of the transactional API: again while it may be called again, up to a deadline."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                # In short turns, so that Ctrl-C is heard.
+                call(max(_POLL_S, min(1.0, left_s)))
+                return
+            except KafkaException as error:
+                if left_s <= 0 or not error.args[0].retriable():
+                    raise _translated(error) from error
+
+
+def _translated(error: KafkaException, topic: str | None = None) -> LoadError:
+    return _problem(error.args[0], topic)
+
+
+def _problem(fault: KafkaError, topic: str | None) -> LoadError:
+    if fault.code() in _FENCED:
+        return ProducerFencedError(fault.str())
+    if fault.code() in _REFUSED and topic is not None:
+        return RecordRefusedError(topic, fault.str())
+    return TransactionFailedError(fault.str())

@@ -1,0 +1,132 @@
+"""What can be fetched: the blocks of a dataset, as arrays.
+
+A block is an offset range of one partition, fetched, shuffled and evicted as a whole. A packed record is a
+block of its own; records of one sample each are taken together, as many as make about `block_bytes`. A block
+never crosses a gap in the offsets: it lies within one run of the manifest.
+
+Samples are counted in manifest order: partitions ascending, then runs, then records, then rows.
+
+Invariants, checked in tests/property/test_plan_blocks.py:
+1. Every sample of the manifest is in exactly one block; `first_sample` ascends from 0 to num_samples.
+2. A block has one record, or records of one sample each; so row r of a block is row r of its record, or
+   the record at offset + r.
+
+Read next: rule.py, which chooses the size; lanes.py, which puts blocks in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataset_catalog.manifest import DatasetManifest
+
+IntArray = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockTable:
+    """The blocks of one dataset version, one entry each, in manifest order. Immutable; any thread may read.
+
+    Attributes:
+        partition: [num_blocks] int32.
+        offset: [num_blocks] int64, of the block's first record.
+        num_records: [num_blocks] int32; the block's offsets are offset to offset + num_records - 1.
+        first_sample: [num_blocks + 1] int64, position of the block's first sample in manifest order; the last
+            entry is the number of samples.
+    """
+
+    partition: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    num_records: npt.NDArray[np.int32]
+    first_sample: npt.NDArray[np.int64]
+
+    @classmethod
+    def from_manifest(cls, manifest: DatasetManifest, *, block_bytes: int) -> BlockTable:
+        """The blocks of a dataset.
+
+        Args:
+            manifest: of the dataset.
+            block_bytes: about how large a block of records of one sample each gets, by the mean size of a
+                record; at least 1. Records of many samples are blocks of their own whatever their size.
+        """
+        runs = manifest.run_arrays()
+        return cls.from_runs(
+            partition=runs.partition,
+            first_offset=runs.first_offset,
+            num_records=runs.num_records,
+            samples_per_record=runs.samples_per_record,
+            records_per_block=records_per_block(
+                block_bytes, num_records=manifest.num_records, num_bytes=manifest.num_bytes
+            ),
+        )
+
+    @classmethod
+    def from_runs(
+        cls,
+        *,
+        partition: IntArray,
+        first_offset: IntArray,
+        num_records: IntArray,
+        samples_per_record: IntArray,
+        records_per_block: int = 1,
+    ) -> BlockTable:
+        """Cut runs into blocks.
+
+        Args:
+            partition: [num_runs], ascending.
+            first_offset: [num_runs], ascending within a partition.
+            num_records: [num_runs], at least 1.
+            samples_per_record: [num_runs], at least 1.
+            records_per_block: the most records in a block, for runs of one sample per record; a run is cut
+                evenly, so that its blocks differ by at most one record. Other runs: one record a block.
+
+        Raises:
+            ValueError: a count below 1.
+        """
+        runs = [
+            np.asarray(a, dtype=np.int64) for a in (partition, first_offset, num_records, samples_per_record)
+        ]
+        run_partition, run_offset, run_records, run_samples = runs
+        if records_per_block < 1 or (len(run_records) and min(run_records.min(), run_samples.min()) < 1):
+            raise ValueError("records_per_block, num_records and samples_per_record must be at least 1")
+        num_blocks = np.where(run_samples == 1, -(-run_records // records_per_block), run_records)
+        run = np.repeat(np.arange(len(num_blocks)), num_blocks)
+        block_in_run = np.arange(len(run)) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
+        first_record = block_in_run * run_records[run] // num_blocks[run]
+        records = (block_in_run + 1) * run_records[run] // num_blocks[run] - first_record
+        first_sample = np.zeros(len(run) + 1, dtype=np.int64)
+        np.cumsum(records * run_samples[run], out=first_sample[1:])
+        return cls(
+            partition=run_partition[run].astype(np.int32),
+            offset=run_offset[run] + first_record,
+            num_records=records.astype(np.int32),
+            first_sample=first_sample,
+        )
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.offset)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the dataset."""
+        return int(self.first_sample[-1])
+
+    def samples_in(self, block: IntArray) -> npt.NDArray[np.int64]:
+        """Number of samples of each given block."""
+        return self.first_sample[block + 1] - self.first_sample[block]
+
+    def block_of(self, index: IntArray) -> npt.NDArray[np.int64]:
+        """The block that holds each given sample (position in manifest order)."""
+        return np.searchsorted(self.first_sample, index, side="right") - 1
+
+
+def records_per_block(block_bytes: int, *, num_records: int, num_bytes: int) -> int:
+    """How many records of mean size make a block of about `block_bytes`; at least 1."""
+    if block_bytes < 1:
+        raise ValueError(f"block_bytes is {block_bytes}; it must be at least 1")
+    return max(1, min(num_records, block_bytes * num_records // max(1, num_bytes)))

@@ -1,0 +1,143 @@
+"""The two messages that everything is read with: a Fetch request for one range, and its answer.
+
+kafka-python's generated classes describe the same messages, and every other message goes through them; but
+its answer is copied before it is parsed (half of the time per block), and a request takes as long to build
+as a block takes to verify. So these two are written and read here, in version 13 (Kafka 3.1 and later),
+which names the topic by its id: a topic that was deleted and made again is another topic, and says so.
+
+A request holds one partition, because a broker then sends at least one whole record batch however small
+`max_bytes` is (KIP-74): with max_bytes = 1, exactly the batch that holds the offset, and nothing twice.
+
+Invariants, checked in tests/unit/test_fetch_messages.py:
+1. Requests are byte for byte what kafka-python's FetchRequest encodes.
+2. Answers that kafka-python's FetchResponse encodes are read back, whatever tagged fields they hold.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Final, NamedTuple
+
+FETCH_API_KEY: Final = 1
+FETCH_VERSION: Final = 13
+
+_HEADER: Final = struct.Struct(">hhi")
+_BEFORE_TOPIC: Final = struct.Struct(">iiiibii")
+_PARTITION: Final = struct.Struct(">iiqiqi")
+_ANSWER: Final = struct.Struct(">ihi")
+_PARTITION_ANSWER: Final = struct.Struct(">ihqqq")
+
+# Aborted and unfinished records are not asked to be left out: the manifest lists committed offsets only,
+# and reading stops at the last stable offset otherwise, which someone else's open transaction holds back.
+_READ_UNCOMMITTED: Final = 0
+_CONSUMER: Final = -1
+_NO_SESSION: Final = (0, -1)
+_RESPONSE_BYTES_MAX: Final = 0x7FFFFFFF
+
+
+class FetchAnswer(NamedTuple):
+    """What a broker says about one partition.
+
+    Attributes:
+        error_code: 0, or one of Kafka's.
+        high_watermark: one past the last offset that consumers may read; -1 where unknown.
+        log_start_offset: the first offset that there is; -1 where unknown.
+        records: record batches, a view into the received bytes.
+    """
+
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    records: memoryview
+
+
+class FetchRequestWriter:
+    """Writes requests for one topic; only four numbers differ between them."""
+
+    def __init__(self, *, topic_id: uuid.UUID, client_id: str, max_wait_ms: int) -> None:
+        name = client_id.encode()
+        self._client = struct.pack(">h", len(name)) + name + b"\x00"
+        self._before = (
+            _BEFORE_TOPIC.pack(
+                _CONSUMER, max_wait_ms, 1, _RESPONSE_BYTES_MAX, _READ_UNCOMMITTED, *_NO_SESSION
+            )
+            + b"\x02"  # one topic (lengths are one more than what they count)
+            + topic_id.bytes
+            + b"\x02"  # one partition
+        )
+        # tagged fields of partition and topic, no forgotten topics, no rack, tagged fields
+        self._after = b"\x00\x00\x01\x01\x00"
+
+    def write(self, correlation_id: int, *, partition: int, offset: int, max_bytes: int) -> bytes:
+        """The request as it goes over the wire, with its length before it."""
+        message = b"".join(
+            (
+                _HEADER.pack(FETCH_API_KEY, FETCH_VERSION, correlation_id),
+                self._client,
+                self._before,
+                _PARTITION.pack(partition, -1, offset, -1, -1, max_bytes),
+                self._after,
+            )
+        )
+        return struct.pack(">i", len(message)) + message
+
+
+def correlation_id_of(frame: memoryview) -> int:
+    """Which request a frame (without its length) answers."""
+    (correlation_id,) = struct.unpack_from(">i", frame)
+    return int(correlation_id)
+
+
+def read_fetch_answer(frame: memoryview) -> FetchAnswer:
+    """Read the answer to a request for one partition.
+
+    Raises:
+        ValueError: the frame is something else.
+    """
+    try:
+        position = _skip_tagged_fields(frame, 4)
+        _, error_code, _ = _ANSWER.unpack_from(frame, position)
+        num_topics, position = _count(frame, position + _ANSWER.size)
+        if error_code or num_topics != 1:
+            return FetchAnswer(error_code or -1, -1, -1, frame[:0])
+        num_partitions, position = _count(frame, position + 16)
+        if num_partitions != 1:
+            raise ValueError(f"an answer for one partition tells about {num_partitions}")
+        _, error_code, high_watermark, _, log_start = _PARTITION_ANSWER.unpack_from(frame, position)
+        num_aborted, position = _count(frame, position + _PARTITION_ANSWER.size)
+        for _ in range(num_aborted):
+            position = _skip_tagged_fields(frame, position + 16)
+        size, position = _count(frame, position + 4)  # after the preferred replica
+        records = frame[position : position + max(size, 0)]
+        if len(records) < size:
+            raise ValueError("a fetch answer is cut off")
+        return FetchAnswer(error_code, high_watermark, log_start, records)
+    except (struct.error, IndexError) as error:
+        raise ValueError("a fetch answer can't be read") from error
+
+
+def _count(frame: memoryview, position: int) -> tuple[int, int]:
+    """A compact length, which is stored plus one (so that -1 stands for null), and where it ends."""
+    value, position = _unsigned(frame, position)
+    return value - 1, position
+
+
+def _unsigned(frame: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _skip_tagged_fields(frame: memoryview, position: int) -> int:
+    count, position = _unsigned(frame, position)
+    for _ in range(count):
+        _, position = _unsigned(frame, position)
+        size, position = _unsigned(frame, position)
+        position += size
+    return position

@@ -1,0 +1,41 @@
+"""Copy rows of equal width from anywhere in memory into one array, without a step of Python per row.
+
+Samples of a step lie in hundreds of buffers. NumPy copies rows of one array at about the speed of memory; so
+the whole stretch from the lowest to the highest row is described to it as one array of overlapping windows,
+one beginning at every byte, of which only the rows' own are ever touched. Per batch of 256 samples of 3 KiB
+this costs 10 us more than the copy itself; slicing each row and joining them costs 40 to 90 us.
+
+This is the one place that works with bare addresses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class _Windows:
+    """What NumPy asks for when it makes an array of foreign memory."""
+
+    def __init__(self, address: int, num_windows: int, width: int) -> None:
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "data": (address, True),
+            "shape": (num_windows, width),
+            "strides": (1, 1),
+            "typestr": "|u1",
+        }
+
+
+def gather(addresses: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
+    """The `width` bytes at each address: [n, width] uint8, in new memory aligned for any number.
+
+    The caller keeps what lies there alive for the length of the call, and vouches for the addresses.
+    """
+    if not len(addresses) or not width:
+        return np.empty((len(addresses), width), dtype=np.uint8)
+    low, high = int(addresses.min()), int(addresses.max())
+    windows: npt.NDArray[np.uint8] = np.asarray(_Windows(low, high - low + 1, width))
+    return windows[addresses - low]

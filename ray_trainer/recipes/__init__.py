@@ -1,0 +1,13 @@
+"""Ready-made ways to train: `RECIPES` by name. Importing this loads neither torch nor transformers."""
+
+from ray_trainer.recipes.options import ImageClassificationOptions, RecipeOptions, TextClassificationOptions
+from ray_trainer.recipes.registry import RECIPES, Recipe, find_recipe
+
+__all__ = [
+    "RECIPES",
+    "ImageClassificationOptions",
+    "Recipe",
+    "RecipeOptions",
+    "TextClassificationOptions",
+    "find_recipe",
+]

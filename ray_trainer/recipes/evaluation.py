@@ -1,0 +1,101 @@
+"""How good the model is on another dataset, each of its samples counted once, by all ranks together.
+
+What is measured is rank 0's model, the one that is saved: ranks share its running statistics first. Ranks
+talk to each other before and after, never in between, so they need not have the same number of batches, and
+a dataset too small for all of them is measured by the first few.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
+
+from dataset_catalog.catalog import Catalog
+from kafka_connection.connection import Connection
+from ray_trainer.model import model_device, unwrap
+from ray_trainer.reader import DatasetReader
+from ray_trainer.recipes.metrics import ClassCounts
+
+__all__ = ["Evaluation", "Measured"]
+
+_SAMPLES_PER_RANK: Final = 256  # at once
+
+
+class Measured(Protocol):
+    """What is needed of a recipe to measure its model."""
+
+    @property
+    def columns(self) -> tuple[str, str]: ...
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def has_matthews(self) -> bool: ...
+
+    def transform(self, batch: Any) -> Any: ...
+
+    def logits(self, model: nn.Module, part: Any) -> torch.Tensor: ...
+
+
+class Evaluation:
+    """This rank's part in measuring on one dataset. Every rank makes one. Close it."""
+
+    def __init__(self, task: Measured, dataset: str, connection: Connection) -> None:
+        self._task = task
+        manifest = Catalog(connection).get(dataset)
+        rank, world_size = (dist.get_rank(), dist.get_world_size()) if _is_distributed() else (0, 1)
+        taking_part = max(1, min(world_size, manifest.num_samples // 2))
+        self._takes_part = rank < taking_part
+        self._reader = DatasetReader(
+            manifest,
+            global_batch_size=_SAMPLES_PER_RANK * taking_part,
+            shuffle=False,
+            columns=task.columns,
+            transform=task.transform,
+            rank=min(rank, taking_part - 1),
+            world_size=taking_part,
+            connection=connection,
+        )
+
+    def measure(self, model: nn.Module) -> dict[str, float]:
+        """Accuracy, mean loss, and what else the recipe has; the same on every rank.
+
+        Every rank calls it after the same step.
+        """
+        own = unwrap(model)
+        if _is_distributed():
+            for buffer in own.buffers():
+                dist.broadcast(buffer, src=0)
+        was_training = own.training
+        own.eval()
+        counts = ClassCounts(self._task.num_classes, device=model_device(own))
+        if self._takes_part:
+            self._count(own, counts)
+        own.train(was_training)
+        if _is_distributed():
+            dist.all_reduce(counts.values)
+        metrics = {"accuracy": counts.accuracy(), "eval_loss": counts.mean_loss()}
+        if self._task.has_matthews:
+            metrics["matthews_correlation"] = counts.matthews_correlation()
+        return metrics
+
+    def close(self) -> None:
+        """Let go of the dataset."""
+        self._reader.close()
+
+    @torch.no_grad()
+    def _count(self, model: nn.Module, counts: ClassCounts) -> None:
+        device = model_device(model)
+        for batch in self._reader:
+            part = batch.to(device)
+            logits = self._task.logits(model, part)
+            counts.add(logits, part["label"], F.cross_entropy(logits, part["label"], reduction="sum"))
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -1,0 +1,192 @@
+"""Take records out of the bytes that a broker sends: record batches of format v2, without copying.
+
+A broker answers with whole record batches (KIP-98, format v2), as they lie in its log: the first one may
+begin before the offset asked for, the last one may be cut off, and transaction markers and aborted records
+are there as well. What is wanted is known exactly, offset by offset, so everything else is passed over, and
+no transaction index is needed.
+
+kafka-python's parser copies each batch once and each value once more; here values are views into the receive
+buffer, and only a compressed batch is copied.
+
+Invariants, checked in tests/unit/test_fetch_record_batches.py:
+1. What is taken equals what kafka-python's parser finds, for every codec.
+2. A flipped bit anywhere in a batch is an error, never another value.
+
+Read next: fetch.py, which asks for the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import crc32c
+import pyarrow as pa
+
+# base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and max timestamp,
+# producer id and epoch, base sequence, number of records
+_BATCH: Final = struct.Struct(">qiibIhiqqqhii")
+_PREFIX: Final = struct.Struct(">qi")
+_CRC_START: Final = 21  # the CRC covers all from the attributes on
+# A block's CRC takes 10 us; to let go of the interpreter's lock and get it back can take much longer.
+_KEEP_LOCK: Final = 0
+_CODEC_MASK: Final = 0x07
+_CONTROL: Final = 0x20
+_CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+
+
+class StoredRecord(NamedTuple):
+    """One record as it lies in the log.
+
+    Attributes:
+        offset: its place in the partition.
+        value: a view into the buffer it was received in; None for a record without a value.
+        stamp: the value of the header that was asked for; None where the record has no such header.
+    """
+
+    offset: int
+    value: memoryview | None
+    stamp: memoryview | None
+
+
+class DamagedBatchError(ValueError):
+    """The bytes are not a record batch of format v2, or not the one that was written.
+
+    Internal: fetch.py says which partition and offset it was.
+    """
+
+
+def take_records(
+    data: memoryview, *, first_offset: int, end_offset: int, header_key: bytes, into: list[StoredRecord]
+) -> int:
+    """Append the records with offsets from `first_offset` up to, not including, `end_offset`.
+
+    Args:
+        data: record batches, one after the other; the last may be incomplete and is then left out.
+        header_key: the header whose value becomes `stamp`.
+        into: where records are appended, in the order of their offsets.
+
+    Returns:
+        The offset to go on with: one past the last complete batch, or `first_offset` when there is none.
+
+    Raises:
+        DamagedBatchError: a batch fails its CRC, is of an older format, or can't be decompressed.
+    """
+    position, next_offset = 0, first_offset
+    while next_offset < end_offset and position + _BATCH.size <= len(data):
+        base_offset, length = _PREFIX.unpack_from(data, position)
+        end = position + _PREFIX.size + length
+        if end > len(data):
+            break
+        fields = _BATCH.unpack_from(data, position)
+        magic, crc, attributes, last_delta, num_records = (fields[i] for i in (3, 4, 5, 6, 12))
+        if magic != 2:
+            raise DamagedBatchError(f"a record batch is of message format v{magic}; only v2 is read")
+        if crc32c.crc32c(data[position + _CRC_START : end], 0, gil_release_mode=_KEEP_LOCK) != crc:
+            raise DamagedBatchError(f"the record batch at offset {base_offset} does not match its CRC")
+        if base_offset + last_delta >= first_offset and not attributes & _CONTROL:
+            records = _decompressed(data[position + _BATCH.size : end], attributes & _CODEC_MASK)
+            _take_from_batch(records, num_records, base_offset, (first_offset, end_offset), header_key, into)
+        next_offset = base_offset + last_delta + 1
+        position = end
+    return max(next_offset, first_offset)
+
+
+def _take_from_batch(
+    data: memoryview,
+    num_records: int,
+    base_offset: int,
+    wanted: tuple[int, int],
+    header_key: bytes,
+    into: list[StoredRecord],
+) -> None:
+    position = 0
+    try:
+        for _ in range(num_records):
+            length, position = _varint(data, position)
+            next_position = position + length
+            _, position = _varint(data, position + 1)  # attributes, timestamp delta
+            delta, position = _varint(data, position)
+            offset = base_offset + delta
+            if offset >= wanted[1]:
+                return
+            if offset >= wanted[0]:
+                into.append(_record(data, position, offset, header_key))
+            position = next_position
+    except IndexError:
+        raise DamagedBatchError(f"a record in the batch at offset {base_offset} is cut off") from None
+
+
+def _record(data: memoryview, position: int, offset: int, header_key: bytes) -> StoredRecord:
+    _, position = _bytes(data, position)  # the key
+    value, position = _bytes(data, position)
+    num_headers, position = _varint(data, position)
+    stamp = None
+    for _ in range(num_headers):
+        key, position = _bytes(data, position)
+        header, position = _bytes(data, position)
+        if key is not None and key == header_key:
+            stamp = header
+    return StoredRecord(offset, value, stamp)
+
+
+def _bytes(data: memoryview, position: int) -> tuple[memoryview | None, int]:
+    length, position = _varint(data, position)
+    if length < 0:
+        return None, position
+    return data[position : position + length], position + length
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    """A zigzag varint, and where it ends."""
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position + 1
+        shift += 7
+
+
+def _decompressed(data: memoryview, codec: int) -> memoryview:
+    """Arrow's codecs: they are installed anyway, kafka-python's need a further package each."""
+    if codec == 0:
+        return data
+    name = _CODECS.get(codec)
+    if name is None:
+        raise DamagedBatchError(f"a record batch is compressed with unknown codec number {codec}")
+    try:
+        if name == "snappy":
+            return memoryview(_snappy(data))
+        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
+            return memoryview(stream.read())
+    except (OSError, pa.ArrowInvalid, struct.error) as error:
+        raise DamagedBatchError(f"a record batch compressed with {name} can't be decompressed") from error
+
+
+def _snappy(data: memoryview) -> bytes:
+    """Plain snappy (librdkafka), or in the blocks of xerial's Java library, which the Java client writes."""
+    if bytes(data[:8]) != _XERIAL_MAGIC:
+        return _snappy_block(data)
+    blocks, position = [], 16
+    while position < len(data):
+        (length,) = struct.unpack_from(">i", data, position)
+        blocks.append(_snappy_block(data[position + 4 : position + 4 + length]))
+        position += 4 + length
+    return b"".join(blocks)
+
+
+def _snappy_block(data: memoryview) -> bytes:
+    size = shift = 0
+    for byte in data[:5]:  # a block begins with its decompressed size, a varint
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    decompressed: bytes = pa.Codec("snappy").decompress(pa.py_buffer(data), size, asbytes=True)
+    return decompressed

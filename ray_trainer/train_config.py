@@ -1,0 +1,94 @@
+"""What a training is asked to be, and what came of it. Light: a command line can show it without torch.
+
+Read next: trainer.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kafka_connection.connection import Connection
+
+__all__ = ["TrainConfig", "TrainResult"]
+
+
+class TrainConfig(BaseModel):
+    """One run as it is asked for: the same whatever the recipe. What a recipe needs more is in `options`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    dataset: str = Field(description="NAME (its newest version) or NAME@VERSION.")
+    eval_dataset: str | None = Field(None, description="Measured on after each epoch.")
+    run: str | None = Field(None, description="Name of the run; RECIPE-DATASET by default.")
+    storage: str | None = Field(
+        None, description="Folder or URI for runs, shared by all machines; EVENLOAD_HOME/runs by default."
+    )
+    workers: int = Field(2, ge=1, description="How many train together.")
+    epochs: int = Field(1, ge=1, description="How often every sample is used.")
+    global_batch_size: int = Field(256, ge=1, description="Samples of a step, over all workers.")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="Of the order of samples and of all randomness.")
+    device: Literal["cpu", "gpu"] | None = Field(
+        None, description="Where to compute; by default a GPU for each worker where there are so many."
+    )
+    checkpoint_interval_s: float | None = Field(
+        None, ge=0, description="Seconds between checkpoints; by default so that they cost at most 0.2 %."
+    )
+    keep_checkpoints: int = Field(3, ge=1, description="Older ones are deleted.")
+    cpus_per_worker: int | None = Field(
+        None, ge=1, description="Cores a worker computes with; on this machine alone its share by default."
+    )
+    bit_equal: bool = Field(
+        False, description="A run resumed with as many workers equals an uninterrupted one to the last bit."
+    )
+    max_restarts: int = Field(16, ge=0, description="How often failed workers are started again.")
+    max_workers: int = Field(384, ge=1, description="The most workers that may ever go on with this run.")
+    hold_whole: bool | None = Field(
+        None, description="Keep the dataset in memory as a whole; by default up to 128 MiB."
+    )
+    health_check_interval_s: float = Field(
+        0.2, gt=0, description="How often Ray looks after the workers (its own default, 2 s, notices late)."
+    )
+    ray_address: str | None = Field(
+        None, description="A running Ray cluster; by default RAY_ADDRESS, else one is started for the run."
+    )
+    connection: Connection | None = Field(None, description="How to reach Kafka.")
+    options: dict[str, Any] = Field(default_factory=dict, description="The recipe's own.")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What came of a training.
+
+    Attributes:
+        steps: Optimizer steps since the run began.
+        epochs: Epochs done.
+        samples_per_s: Of all workers, while they were in steps; of the last attempt.
+        loss: Mean loss of each epoch, an unfinished last one included.
+        metrics: Of the last evaluation; empty without an evaluation dataset.
+        checkpoints: Folders of the valid ones, newest first.
+        restarts: How often workers had failed and were started again, in this call.
+        model_path: The trained model; None when the run stopped before its end.
+        loss_path: The loss of each step, a JSON line each.
+        is_stopped: It was asked to stop, and did after a checkpoint.
+        was_finished: There was nothing left to do: the run had finished before.
+    """
+
+    run: str
+    steps: int
+    epochs: int
+    samples_per_s: float
+    loss: list[float]
+    metrics: dict[str, float]
+    checkpoints: list[str]
+    restarts: int
+    model_path: str | None
+    loss_path: str | None
+    is_stopped: bool = False
+    was_finished: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)

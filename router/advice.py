@@ -1,0 +1,194 @@
+"""Say in sentences what routing leaves uneven, whom it leaves out, and what would help.
+
+Routing chooses among the partitions that a topic has. It can't lower a broker that is too full already, reach
+a broker without a partition, or part brokers that share every replica set. None of that is hidden: each is a
+note on the route, and on every page that shows it.
+
+Numbers are rounded, so that a note stays the same while nothing of interest changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from router.brokers import BrokerTable
+from router.levelling import ReplicaSet
+from router.min_max import FloatArray
+
+__all__ = ["Decision", "advise", "put_aside_notes"]
+
+# Utilisations that differ by less are even, as far as a person is concerned.
+_SPREAD_MIN = 0.01
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided for a topic, and from what.
+
+    Attributes:
+        topic: the topic.
+        table: the brokers.
+        all_sets: every replica set of the topic that has a leader.
+        sets: those of them that may get a share.
+        shares: [num_sets] what each of `sets` gets.
+        horizon_bytes: stored bytes to come, per copy.
+        left_out: by broker id, why it should get nothing.
+        leaderless: partitions that have no leader.
+        unknown: partitions that the snapshot does not hold.
+        put_aside: by name of a goal or score function, what was wrong with it.
+    """
+
+    topic: str
+    table: BrokerTable
+    all_sets: tuple[ReplicaSet, ...]
+    sets: tuple[ReplicaSet, ...]
+    shares: FloatArray
+    horizon_bytes: float
+    left_out: Mapping[int, str]
+    leaderless: Sequence[int]
+    unknown: Sequence[int]
+    put_aside: Mapping[str, str]
+
+
+def advise(decision: Decision) -> tuple[str, ...]:
+    """The notes for a route, most urgent first; none when everything can be levelled."""
+    return tuple(
+        sentence
+        for part in (put_aside_notes, _left_out, _unwritable, _capacities, _all_alike, _unreached, _uneven)
+        for sentence in part(decision)
+    )
+
+
+def put_aside_notes(decision: Decision) -> tuple[str, ...]:
+    """The goals and score functions that have no say, and why."""
+    return tuple(f"{name!r} was put aside: it {fault}." for name, fault in decision.put_aside.items())
+
+
+def _left_out(decision: Decision) -> Iterator[str]:
+    written_to = {broker_id for replica_set in decision.sets for broker_id in replica_set.replica_ids}
+    reasons: dict[tuple[str, bool], list[int]] = {}
+    for broker_id, reason in decision.left_out.items():
+        reasons.setdefault((reason, broker_id in written_to), []).append(broker_id)
+    for (reason, is_written_to), broker_ids in reasons.items():
+        who = _brokers(broker_ids)
+        if is_written_to:
+            yield f"{who} should get nothing ({reason}), but no other can take data of {decision.topic!r}."
+        else:
+            yield f"{who} left out: {reason}."
+
+
+def _unwritable(decision: Decision) -> Iterator[str]:
+    if decision.leaderless:
+        yield (
+            f"partitions {_list(decision.leaderless)} of {decision.topic!r} have no leader: "
+            "nothing is sent there until one is elected."
+        )
+    if decision.unknown:
+        yield (
+            f"partitions {_list(decision.unknown)} of {decision.topic!r} are not in the snapshot yet: "
+            "nothing is sent there."
+        )
+
+
+def _capacities(decision: Decision) -> Iterator[str]:
+    table = decision.table
+    assumed = table.is_assumed & table.is_known
+    if not assumed.any():
+        return
+    if assumed[table.is_known].all():
+        yield (
+            "no broker's capacity is known: bytes are levelled as if all were equal. "
+            "Configure capacity_bytes_by_broker."
+        )
+        return
+    who = _brokers(np.array(table.broker_ids)[assumed].tolist())
+    yield (
+        f"{who}: capacity not known, the smallest that is known of another is assumed. "
+        "Configure capacity_bytes_by_broker."
+    )
+
+
+def _all_alike(decision: Decision) -> Iterator[str]:
+    if _are_all_alike(decision):
+        yield (
+            f"every partition of {decision.topic!r} has a copy on all {len(decision.table.broker_ids)} "
+            "brokers: routing can't change how full they get. Fewer replicas, or more brokers, would."
+        )
+
+
+def _are_all_alike(decision: Decision) -> bool:
+    brokers = set(decision.table.broker_ids)
+    return len(brokers) > 1 and all(set(each.replica_ids) == brokers for each in decision.all_sets)
+
+
+def _unreached(decision: Decision) -> Iterator[str]:
+    table = decision.table
+    holding = {broker_id for replica_set in decision.all_sets for broker_id in replica_set.replica_ids}
+    highest = max(after for broker_id, after in _after(decision).items() if broker_id in holding)
+    emptier = [
+        broker_id
+        for broker_id, now in zip(
+            table.broker_ids, table.utilisation(np.zeros(len(table.broker_ids))), strict=True
+        )
+        if broker_id not in holding and broker_id not in decision.left_out and now < highest - _SPREAD_MIN
+    ]
+    if emptier:
+        yield (
+            f"{_brokers(emptier)} could take data but hold no partition of {decision.topic!r}. "
+            "Adding partitions there, or moving replicas there, would help."
+        )
+
+
+def _uneven(decision: Decision) -> Iterator[str]:
+    holding = {broker_id for replica_set in decision.all_sets for broker_id in replica_set.replica_ids}
+    after = {broker_id: level for broker_id, level in _after(decision).items() if broker_id in holding}
+    fullest, emptiest = max(after, key=after.__getitem__), min(after, key=after.__getitem__)
+    spread = after[fullest] - after[emptiest]
+    if spread < _SPREAD_MIN or _are_all_alike(decision):
+        return
+    got = {
+        broker_id
+        for replica_set, share in zip(decision.sets, decision.shares, strict=True)
+        for broker_id in replica_set.replica_ids
+        if share > 0
+    }
+    if fullest in got:
+        why = "it shares replica sets with the others. Partitions with other replica sets would help"
+    else:
+        why = (
+            "it gets nothing, but what it holds stays there. More data, or moving replicas off it, would help"
+        )
+    yield (
+        f"{spread:.0%} of utilisation will stay between broker {fullest} ({after[fullest]:.0%}) and broker "
+        f"{emptiest} ({after[emptiest]:.0%}) after the next {_human(decision.horizon_bytes)}: "
+        f"broker {fullest} can't be lowered, {why}."
+    )
+
+
+def _after(decision: Decision) -> dict[int, float]:
+    sets = [replica_set.replica_ids for replica_set in decision.sets]
+    added = decision.table.added_bytes(sets, decision.shares * decision.horizon_bytes)
+    return dict(zip(decision.table.broker_ids, decision.table.utilisation(added).tolist(), strict=True))
+
+
+def _brokers(broker_ids: Iterable[int]) -> str:
+    ids = sorted(broker_ids)
+    return f"broker {ids[0]}" if len(ids) == 1 else f"brokers {_list(ids)}"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    named = ", ".join(map(str, numbers[:_NAMED_MAX]))
+    more = len(numbers) - _NAMED_MAX
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _human(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size_bytes < 1024 or unit == "TiB":
+            return f"{size_bytes:.0f} {unit}" if size_bytes >= 10 else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,59 @@
+"""How a router decides, in one frozen model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["RouterConfig"]
+
+
+class RouterConfig(BaseModel):
+    """What even means, how sure one has to be to change one's mind, and how long one stays on a partition."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    goals: Mapping[str, float] = Field(
+        default={"disk_usage": 1.0},
+        description="Weights of the goals by their entry-point names; 0 leaves one out.",
+    )
+    score_functions: Mapping[str, float] = Field(
+        default={"reachability": 1.0},
+        description="Exponents of the scores by the score functions' entry-point names.",
+    )
+    dead_band: float = Field(
+        default=0.001,
+        ge=0,
+        le=1,
+        description="Keep the shares while new ones would change no broker's utilisation by more.",
+    )
+    batch_bytes: int = Field(
+        default=256 * 1024,
+        ge=1,
+        description="About how many bytes go to one partition before the next one's turn.",
+    )
+    utilisation_limit: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description="A broker that is fuller gets nothing while another can take the data.",
+    )
+    snapshot_age_max_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="An older snapshot is stale: shares are even until there is a newer one.",
+    )
+    horizon_fraction: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="What is still to come where nobody says: part of the capacity of the topic's brokers.",
+    )
+    horizon_fraction_min: float = Field(
+        default=0.001,
+        gt=0,
+        le=1,
+        description="Level at least this part of a broker's capacity ahead, "
+        "or the last bytes of a load would all go to one broker.",
+    )

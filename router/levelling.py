@@ -1,0 +1,168 @@
+"""Turn a goal into shares: how much of what is still to come each replica set of a topic should get.
+
+The idea: the unknown is a share for each distinct replica set (all partitions with the same leader and
+the same other replicas), because a byte written to a partition lands on every broker of its set. With U_b
+bytes used, a capacity C_b and H stored bytes to come, broker b ends at (U_b + H * sum of the shares of
+the sets with b) / C_b.
+
+A goal is a function from a `GoalContext` to one share for each replica set. Those registered under the
+entry-point group `evenload.goals` are mixed by weight, as share vectors. Two are built in:
+
+- `disk_usage` makes these utilisations lexicographically min-max: the highest as low as can be, then the
+  next.
+- `dataset_spread` does the same to the bytes of this topic that each broker leads, on which read speed
+  depends.
+
+Invariants, checked in tests/property/test_levelling.py:
+1. Shares are at least 0 and sum to 1; partitions with the same replicas get the same.
+2. No other shares have sorted utilisations that come before (for disk_usage, in any of 400 random layouts).
+3. More bytes on one broker never raise, by levelling, what is sent to a set that is just this broker.
+
+Bytes are stored bytes, per copy. Read next: min_max.py, which does the arithmetic; router.py, which
+builds the context from a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from router.min_max import FloatArray, MinMaxProblem, level
+from router.plugins import Weighted
+from telemetry_collector.snapshot import PartitionSnapshot
+
+__all__ = [
+    "Goal",
+    "GoalContext",
+    "MixedShares",
+    "ReplicaSet",
+    "dataset_spread",
+    "disk_usage",
+    "group_replica_sets",
+    "mix_goals",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSet:
+    """The brokers that hold some partitions of a topic, and these partitions.
+
+    Attributes:
+        replica_ids: the brokers, the leader first, the others ascending.
+        partitions: the numbers of the partitions, ascending; what the set gets is divided evenly among them.
+    """
+
+    replica_ids: tuple[int, ...]
+    partitions: tuple[int, ...]
+
+    @property
+    def leader_id(self) -> int:
+        """The broker that accepts writes to these partitions."""
+        return self.replica_ids[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalContext:
+    """All that a goal may look at. Arrays have one entry for each broker, in the order of `broker_ids`.
+
+    Attributes:
+        broker_ids: every broker that is known, ascending, whether it holds the topic or not.
+        used_bytes: stored bytes on each, the producer's own since the snapshot included.
+        capacity_bytes: what each may hold, made smaller where scores are unwilling; above 0.
+        leader_bytes: stored bytes of this topic that each leads.
+        replica_sets: those that may get a share; at least one.
+        horizon_bytes: H, stored bytes to come, per copy; above 0.
+    """
+
+    broker_ids: tuple[int, ...]
+    used_bytes: FloatArray
+    capacity_bytes: FloatArray
+    leader_bytes: FloatArray
+    replica_sets: tuple[ReplicaSet, ...]
+    horizon_bytes: float
+
+    def num_partitions(self) -> FloatArray:
+        """[num_sets] how many partitions each replica set has."""
+        return np.array([len(replica_set.partitions) for replica_set in self.replica_sets], dtype=np.float64)
+
+
+Goal = Callable[[GoalContext], FloatArray]
+
+
+def group_replica_sets(partitions: Mapping[int, PartitionSnapshot]) -> tuple[ReplicaSet, ...]:
+    """The replica sets of the partitions that have a leader, in the order of their first partitions."""
+    grouped: dict[tuple[int, ...], list[int]] = {}
+    for partition in sorted(partitions):
+        placed = partitions[partition]
+        if placed.leader_id is not None:
+            followers = sorted(set(placed.replica_ids) - {placed.leader_id})
+            grouped.setdefault((placed.leader_id, *followers), []).append(partition)
+    return tuple(ReplicaSet(replica_ids, tuple(numbers)) for replica_ids, numbers in grouped.items())
+
+
+def disk_usage(context: GoalContext) -> FloatArray:
+    """Shares that leave the fullest broker as empty as can be, then the next: (U_b + added_b) / C_b."""
+    return level(
+        MinMaxProblem(
+            base=context.used_bytes / context.capacity_bytes,
+            gain=context.horizon_bytes / context.capacity_bytes,
+            sets=_positions(context, (replica_set.replica_ids for replica_set in context.replica_sets)),
+            counts=context.num_partitions(),
+        )
+    )
+
+
+def dataset_spread(context: GoalContext) -> FloatArray:
+    """Shares that even the bytes of this topic that each broker leads, whatever else the brokers hold."""
+    return level(
+        MinMaxProblem(
+            base=context.leader_bytes / context.horizon_bytes,
+            gain=np.ones(len(context.broker_ids)),
+            sets=_positions(context, (replica_set.replica_ids[:1] for replica_set in context.replica_sets)),
+            counts=context.num_partitions(),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MixedShares:
+    """What the goals make of it together.
+
+    Attributes:
+        shares: [num_sets] summing to 1; empty when every goal failed.
+        names: the goals that had a say.
+        put_aside: by the name of each goal that failed, how.
+    """
+
+    shares: FloatArray
+    names: frozenset[str]
+    put_aside: Mapping[str, str]
+
+
+def mix_goals(goals: Sequence[Weighted[Goal]], context: GoalContext) -> MixedShares:
+    """The goals' share vectors, mixed by weight; a goal that fails is put aside, the others go on."""
+    vectors: dict[str, FloatArray] = {}
+    put_aside: dict[str, str] = {}
+    for name, weight, goal in goals:
+        try:
+            vectors[name] = weight * _checked(goal(context), len(context.replica_sets))
+        except Exception as error:  # noqa: BLE001 - anybody's code; whatever it raises, producing goes on
+            put_aside[name] = f"failed ({type(error).__name__}: {error})"
+    total = sum(vectors.values(), np.zeros(0 if not vectors else len(context.replica_sets)))
+    return MixedShares(np.asarray(total / (total.sum() or 1.0)), frozenset(vectors), put_aside)
+
+
+def _checked(shares: FloatArray, num_sets: int) -> FloatArray:
+    vector = np.asarray(shares, dtype=np.float64)
+    if vector.shape != (num_sets,):
+        raise ValueError(f"has shape {vector.shape}, not one share for each of {num_sets} replica sets")
+    if not np.isfinite(vector).all() or (vector < 0).any() or not vector.sum() > 0:
+        raise ValueError("shares have to be finite, at least 0 and not all 0")
+    return np.asarray(vector / vector.sum())
+
+
+def _positions(context: GoalContext, sets: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    place = {broker_id: position for position, broker_id in enumerate(context.broker_ids)}
+    return tuple(tuple(place[broker_id] for broker_id in members) for members in sets)

@@ -1,0 +1,310 @@
+"""Decide where a topic's next bytes should go, from a snapshot.
+
+The idea: a route is computed from scratch each time, by the same steps: who may be written to, how full each
+broker is by now (the snapshot plus the producer's own bytes since), how willing one is to send to it, what
+the goals make of that, and whether it differs enough from what is followed already. There is no state but the
+weights in force and a count of fallbacks; two routers that are given the same answer the same.
+
+Deciding never raises because of what was measured. Where no partition has a leader, or nothing fresh is
+known, shares are even: a fallback, with the reason in it.
+
+Invariants, checked in tests/property/test_route_decisions.py:
+1. Shares are at least 0 and sum to 1, for any snapshot.
+2. A partition without a leader gets nothing while another has one.
+3. A broker that is unreachable or over its limit gets nothing while another can take the data.
+4. Shares that are kept because of the dead band leave no broker's utilisation further from the new ones' than
+   the band.
+
+Bytes are stored bytes; what a producer counts itself is payload, and `stored_ratio` turns it into stored
+bytes. Read next: candidates.py for who may be written to, levelling.py for the goals, route.py for what
+is handed out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from router.advice import Decision, advise, put_aside_notes
+from router.brokers import BrokerTable, Layout, tabulate
+from router.candidates import choose_candidates
+from router.config import RouterConfig
+from router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, group_replica_sets, mix_goals
+from router.min_max import FloatArray
+from router.plugins import GOALS, SCORE_FUNCTIONS, WeightedPlugins
+from router.route import Route
+from router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
+from telemetry_collector.snapshot import ClusterSnapshot
+
+__all__ = ["FallbackReason", "Router"]
+
+FallbackReason = Literal["no_snapshot", "stale_snapshot", "unknown_topic", "no_leader", "no_goal"]
+"""Why shares are even: nothing was measured yet; too long ago; the snapshot does not hold the topic; none of
+its partitions has a leader; every goal failed."""
+
+# Where other goals than disk_usage are in force, a previous route is kept only while each broker's part
+# of the bytes led is within this of the new one's: utilisation alone would not see that reading is
+# uneven.
+_LEADER_SHARE_BAND = 0.02
+_SKIPPED_ROUNDS = 4
+
+
+class Router:
+    """Makes routes. Any thread may call `route` and `reload`, at the same time."""
+
+    def __init__(
+        self,
+        config: RouterConfig | None = None,
+        *,
+        goals: Mapping[str, Goal] | None = None,
+        score_functions: Mapping[str, ScoreFunction] | None = None,
+        start: float = 0.0,
+    ) -> None:
+        """Makes a router with the weights of its configuration in force.
+
+        Args:
+            config: what even means and how sure one has to be; by default `RouterConfig()`.
+            goals: functions by name, which come before entry points of the same name.
+            score_functions: likewise.
+            start: from 0 to below 1, another one for each producer, so that those that start together
+                don't send their first batches to the same partition.
+
+        Raises:
+            PluginError: a goal or score function with a weight is not known or can't be imported.
+            WeightError: a weight can't be used, or no goal has one above 0.
+        """
+        if not 0 <= start < 1:
+            raise ValueError(f"start is {start}, it has to be from 0 to below 1")
+        self.config = config or RouterConfig()
+        self._start = start
+        self._goals = WeightedPlugins(GOALS, self.config.goals, functions=goals, needs_one=True)
+        self._score_functions = WeightedPlugins(
+            SCORE_FUNCTIONS, self.config.score_functions, functions=score_functions
+        )
+        self._fallbacks: Counter[str] = Counter()
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """How many routes were fallbacks, by reason."""
+        return dict(self._fallbacks)
+
+    def reload(
+        self,
+        *,
+        goals: Mapping[str, float] | None = None,
+        score_functions: Mapping[str, float] | None = None,
+    ) -> tuple[str, ...]:
+        """Puts other weights in force, from the next route on.
+
+        Args:
+            goals: weights by name, in place of all that were in force; None leaves them.
+            score_functions: likewise.
+
+        Returns:
+            A sentence for each of the two that was refused; its old weights stay in force.
+        """
+        told = (
+            None if goals is None else self._goals.replace(goals),
+            None if score_functions is None else self._score_functions.replace(score_functions),
+        )
+        return tuple(complaint for complaint in told if complaint is not None)
+
+    def route(
+        self,
+        snapshot: ClusterSnapshot | None,
+        topic: str,
+        *,
+        num_partitions: int,
+        remaining_bytes: int | None,
+        now_s: float,
+        own_bytes: Mapping[int, int] | None = None,
+        previous: Route | None = None,
+        stored_ratio: float = 1.0,
+    ) -> Route:
+        """Shares over the partitions of a topic.
+
+        Args:
+            snapshot: what is known of the cluster, or None.
+            topic: the topic's name.
+            num_partitions: how many partitions the producer knows of, at least 1; others get nothing.
+            remaining_bytes: payload bytes that this topic will still get, or None when nobody knows.
+            now_s: the time, seconds since 1970.
+            own_bytes: payload bytes that this producer has sent since the snapshot was taken, by partition.
+            previous: the route followed so far. It is what comes back, itself, while nothing has changed.
+            stored_ratio: stored bytes for each payload byte, above 0.
+
+        Raises:
+            ValueError: an argument is outside what is said above.
+        """
+        _check(num_partitions, remaining_bytes, stored_ratio)
+        if snapshot is None:
+            return self._fallback("no_snapshot", num_partitions, previous)
+        if snapshot.age_s(now_s) > self.config.snapshot_age_max_s:
+            return self._fallback("stale_snapshot", num_partitions, previous)
+        if not snapshot.topics.get(topic):
+            return self._fallback("unknown_topic", num_partitions, previous)
+        layout = {
+            number: placed for number, placed in snapshot.topics[topic].items() if number < num_partitions
+        }
+        all_sets = group_replica_sets(layout)
+        if not all_sets:
+            return self._fallback("no_leader", num_partitions, previous)
+        own_stored = {number: size * stored_ratio for number, size in (own_bytes or {}).items()}
+        table = tabulate(snapshot, layout, own_stored)
+        asked = self._ask(all_sets, ScoreContext(snapshot=snapshot, topic=topic, now_s=now_s))
+        candidates = choose_candidates(
+            all_sets,
+            table,
+            snapshot.brokers,
+            willing_by_broker=asked.by_broker,
+            utilisation_limit=self.config.utilisation_limit,
+        )
+        remaining_stored = None if remaining_bytes is None else remaining_bytes * stored_ratio
+        context = GoalContext(
+            broker_ids=table.broker_ids,
+            used_bytes=table.used_bytes,
+            capacity_bytes=capacity_as_seen(table.used_bytes, table.capacity_bytes, candidates.willing),
+            leader_bytes=_leader_bytes(snapshot, topic, table, layout, own_stored),
+            replica_sets=candidates.sets,
+            horizon_bytes=self._horizon_bytes(remaining_stored, table, all_sets),
+        )
+        mixed = mix_goals(self._goals.current, context)
+        decision = Decision(
+            topic=topic,
+            table=table,
+            all_sets=all_sets,
+            sets=candidates.sets,
+            shares=mixed.shares,
+            horizon_bytes=context.horizon_bytes,
+            left_out=candidates.left_out,
+            leaderless=sorted(number for number, placed in layout.items() if placed.leader_id is None),
+            unknown=sorted(set(range(num_partitions)) - set(layout)),
+            put_aside={**asked.put_aside, **mixed.put_aside},
+        )
+        if not mixed.names:
+            return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
+        return self._follow(mixed, context, decision, previous)
+
+    def _follow(
+        self, mixed: MixedShares, context: GoalContext, decision: Decision, previous: Route | None
+    ) -> Route:
+        """A route of the new shares, or of the previous ones while they are as good."""
+        notes = advise(decision)
+        if (
+            previous is None
+            or not previous.has_begun
+            or not self._is_within_band(previous, mixed, context, decision.table)
+        ):
+            return self._new(_by_partition(decision.sets, mixed.shares), previous, notes=notes)
+        if previous.notes == notes:
+            return previous
+        return self._new(previous.shares, previous, notes=notes)
+
+    def _skipped_turns(self, num_partitions: int) -> int:
+        # At first every batch is due at once, and large shares go first; after about as many turns as
+        # partitions, any stretch of turns has each as often as its share.
+        return int(num_partitions * (1 + _SKIPPED_ROUNDS * self._start)) if self._start else 0
+
+    def _ask(self, all_sets: tuple[ReplicaSet, ...], context: ScoreContext) -> Willingness:
+        """How willing one is to send to each broker that holds the topic."""
+        holding = {broker_id for replica_set in all_sets for broker_id in replica_set.replica_ids}
+        known = context.snapshot.brokers
+        brokers = [known[broker_id] for broker_id in sorted(holding) if broker_id in known]
+        return willingness(brokers, context, self._score_functions.current)
+
+    def _fallback(
+        self,
+        reason: FallbackReason,
+        num_partitions: int,
+        previous: Route | None,
+        notes: tuple[str, ...] = (),
+    ) -> Route:
+        self._fallbacks[reason] += 1
+        if previous is not None and previous.reason == reason and len(previous.shares) == num_partitions:
+            return previous
+        even = dict.fromkeys(range(num_partitions), 1.0 / num_partitions)
+        return self._new(even, previous, reason=reason, notes=notes)
+
+    def _new(
+        self,
+        shares: Mapping[int, float],
+        previous: Route | None,
+        *,
+        notes: tuple[str, ...],
+        reason: FallbackReason | None = None,
+    ) -> Route:
+        return Route(
+            shares,
+            batch_bytes=self.config.batch_bytes,
+            reason=reason,
+            notes=notes,
+            previous=previous,
+            skip_turns=self._skipped_turns(len(shares)),
+        )
+
+    def _horizon_bytes(
+        self, remaining_bytes: float | None, table: BrokerTable, all_sets: tuple[ReplicaSet, ...]
+    ) -> float:
+        places = table.places
+        holding = {places[broker_id] for replica_set in all_sets for broker_id in replica_set.replica_ids}
+        capacity = table.capacity_bytes[sorted(holding)]
+        if remaining_bytes is None:
+            remaining_bytes = self.config.horizon_fraction * float(capacity.sum())
+        return max(remaining_bytes, self.config.horizon_fraction_min * float(capacity.mean()), 1.0)
+
+    def _is_within_band(
+        self, previous: Route, mixed: MixedShares, context: GoalContext, table: BrokerTable
+    ) -> bool:
+        """Whether following `previous` further would leave things as the new shares would."""
+        if previous.is_fallback:
+            return False
+        sets = context.replica_sets
+        before = np.array(
+            [sum(previous.shares.get(number, 0.0) for number in each.partitions) for each in sets]
+        )
+        if before.sum() < 1.0 - 1e-9:  # some of it goes where nothing may go now
+            return False
+        change = (before - mixed.shares) * context.horizon_bytes
+        copies = table.added_bytes([each.replica_ids for each in sets], change)
+        if np.abs(copies / np.maximum(table.capacity_bytes, 1.0)).max() > self.config.dead_band:
+            return False
+        if mixed.names == {"disk_usage"}:
+            return True
+        led = table.added_bytes([each.replica_ids[:1] for each in sets], change) / context.horizon_bytes
+        return bool(np.abs(led).max() <= _LEADER_SHARE_BAND)
+
+
+def _check(num_partitions: int, remaining_bytes: int | None, stored_ratio: float) -> None:
+    if num_partitions < 1:
+        raise ValueError(f"num_partitions is {num_partitions}, it has to be at least 1")
+    if remaining_bytes is not None and remaining_bytes < 0:
+        raise ValueError(f"remaining_bytes is {remaining_bytes}, it has to be at least 0, or None")
+    if not 0 < stored_ratio < math.inf:
+        raise ValueError(f"stored_ratio is {stored_ratio}, it has to be finite and above 0")
+
+
+def _by_partition(sets: Sequence[ReplicaSet], shares: FloatArray) -> dict[int, float]:
+    return {
+        number: float(share) / len(each.partitions)
+        for each, share in zip(sets, shares, strict=True)
+        for number in each.partitions
+    }
+
+
+def _leader_bytes(
+    snapshot: ClusterSnapshot, topic: str, table: BrokerTable, layout: Layout, own_stored: Mapping[int, float]
+) -> FloatArray:
+    """[num_brokers] stored bytes of the topic that each broker leads, own ones included."""
+    led = snapshot.leader_bytes(topic)
+    own = dict.fromkeys(table.broker_ids, 0.0)
+    for number, size in own_stored.items():
+        leader_id = layout[number].leader_id if number in layout else None
+        if leader_id is not None:
+            own[leader_id] += size
+    return np.array(
+        [led.get(broker_id, 0) + own[broker_id] for broker_id in table.broker_ids], dtype=np.float64
+    )

@@ -1,0 +1,37 @@
+"""What is known about the brokers: measured in the background, read without waiting.
+
+Values are re-exported here; whatever measures is imported by its full path (`telemetry_collector.collector`),
+as it loads a Kafka client.
+"""
+
+from __future__ import annotations
+
+from telemetry_collector.cache import CachedSnapshot, SnapshotCache
+from telemetry_collector.config import CollectorConfig
+from telemetry_collector.errors import (
+    AccessRefusedError,
+    BadAnswerError,
+    BrokerUnreachableError,
+    CollectorClosedError,
+    CollectorError,
+    NoFreshSnapshotError,
+    SourceError,
+)
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
+
+__all__ = [
+    "AccessRefusedError",
+    "BadAnswerError",
+    "BrokerSnapshot",
+    "BrokerUnreachableError",
+    "CachedSnapshot",
+    "ClusterSnapshot",
+    "CollectorClosedError",
+    "CollectorConfig",
+    "CollectorError",
+    "NoFreshSnapshotError",
+    "PartitionSnapshot",
+    "SnapshotCache",
+    "SourceError",
+    "TopicPartition",
+]

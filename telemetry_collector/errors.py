@@ -1,0 +1,116 @@
+"""What can go wrong while a cluster is measured.
+
+    CollectorError
+    ├── NoFreshSnapshotError     nothing new enough came before the deadline (retriable)
+    ├── CollectorClosedError     it was asked before start() or after close()
+    └── SourceError              one question to one broker failed; the collector counts it and goes on
+        ├── BrokerUnreachableError   no answer, or the connection broke (retriable)
+        ├── AccessRefusedError       the cluster's ACLs or our credentials don't allow the question
+        └── BadAnswerError           an answer that can't be what was asked for
+
+Facts are attributes; errors pickle (tests/unit/test_collector_errors.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+__all__ = [
+    "AccessRefusedError",
+    "BadAnswerError",
+    "BrokerUnreachableError",
+    "CollectorClosedError",
+    "CollectorError",
+    "NoFreshSnapshotError",
+    "SourceError",
+]
+
+
+class CollectorError(Exception):
+    """The root of this package's errors."""
+
+    retriable: ClassVar[bool] = False
+
+
+class NoFreshSnapshotError(CollectorError):
+    """A snapshot was demanded, and none that is new enough could be had in time.
+
+    Attributes:
+        bootstrap_servers: the cluster's addresses.
+        timeout_s: how long it was waited.
+        reasons: by what was asked ("cluster_metadata", "log_dirs of broker 2"), why it has no answer.
+    """
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, bootstrap_servers: str, timeout_s: float, reasons: Mapping[str, str]) -> None:
+        super().__init__(bootstrap_servers, timeout_s, reasons)
+        self.bootstrap_servers = bootstrap_servers
+        self.timeout_s = timeout_s
+        self.reasons = dict(reasons)
+
+    def __str__(self) -> str:
+        why = "; ".join(f"{what}: {reason}" for what, reason in self.reasons.items())
+        return (
+            f"no fresh measurement of the cluster at {self.bootstrap_servers} within {self.timeout_s:g} s "
+            f"({why or 'no broker has answered yet'}); check that its brokers run and can be reached"
+        )
+
+
+class CollectorClosedError(CollectorError):
+    """A collector was asked for something while it doesn't run.
+
+    Attributes:
+        reason: why it doesn't run, as a clause.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the collector doesn't run: {self.reason}"
+
+
+class SourceError(CollectorError):
+    """One question to one broker failed.
+
+    Attributes:
+        broker: who was asked: a broker id, or an address from the bootstrap servers.
+        reason: what happened, as a clause.
+    """
+
+    def __init__(self, broker: int | str, reason: str) -> None:
+        super().__init__(broker, reason)
+        self.broker = broker
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"broker {self.broker}: {self.reason}"
+
+
+class BrokerUnreachableError(SourceError):
+    """No answer before the deadline, or the connection was refused or broke."""
+
+    retriable: ClassVar[bool] = True
+
+
+class AccessRefusedError(SourceError):
+    """The broker understood, and won't tell us.
+
+    Attributes:
+        permission: what to grant, or what is wrong with the credentials.
+    """
+
+    def __init__(self, broker: int | str, reason: str, permission: str) -> None:
+        super().__init__(broker, reason)
+        self.args = (broker, reason, permission)
+        self.permission = permission
+
+    def __str__(self) -> str:
+        return f"broker {self.broker}: {self.reason}; {self.permission}"
+
+
+class BadAnswerError(SourceError):
+    """The broker answered with an error, or with something that isn't an answer to the question."""

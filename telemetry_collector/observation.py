@@ -1,0 +1,223 @@
+"""What was heard, from whom and when; and the snapshot that follows from it.
+
+The idea: measuring is a set of independent conversations, one with each broker and one about the cluster as
+a whole, and any of them may be late or fall silent. Each answer or silence is entered here as it comes. A
+snapshot is then a pure function of the entries: it never waits for a broker, and it says of each what was
+last known and since when nothing was heard.
+
+Its `taken_at_s` is the time before which no figure of a reachable broker was measured; bytes written after
+it are certainly not all counted, bytes written before it are. Two exceptions are by design: an unreachable
+broker keeps its last figures, and the sizes and layout of all partitions are asked seldom (config.py).
+
+Invariants, checked in tests/property/test_collector_observation.py:
+1. A broker is reachable in the snapshot exactly when its latest outcome was an answer.
+2. No figure of a reachable broker was asked for before `taken_at_s`.
+3. A broker that anything refers to (metadata, a replica, a configured capacity) is in the snapshot.
+
+Not thread-safe: it belongs to the collector's loop. Times that come in are monotonic; the wall clock is
+only used to say them. Read next: collector.py, which holds the conversations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
+
+__all__ = ["Assembled", "BrokerStorage", "ClusterLayout", "Observations"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLayout:
+    """Who is in the cluster and where partitions are kept.
+
+    Attributes:
+        cluster_id: Kafka's id of the cluster.
+        racks: the rack (or None) of each broker that the cluster counts as alive.
+        topics: the layout of each topic asked for that exists; None when no topic was asked for.
+    """
+
+    cluster_id: str
+    racks: Mapping[int, str | None]
+    topics: Mapping[str, Mapping[int, PartitionSnapshot]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStorage:
+    """What one broker says about its log dirs, all of them together.
+
+    Attributes:
+        capacity_bytes: what they may hold; None when neither it nor the configuration tells.
+        used_bytes: what they hold.
+        usable_bytes: what is left; None when it can't be told.
+        bytes_by_topic_partition: stored bytes of each replica asked for; None when no sizes were asked for.
+    """
+
+    capacity_bytes: int | None
+    used_bytes: int
+    usable_bytes: int | None
+    bytes_by_topic_partition: Mapping[TopicPartition, int] | None
+
+    def __post_init__(self) -> None:
+        for name in ("capacity_bytes", "used_bytes", "usable_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} is {value}, it can't be negative")
+
+
+class Assembled(NamedTuple):
+    """A snapshot, and the monotonic times that its freshness is judged by.
+
+    Attributes:
+        measured_at_s: no figure of a reachable broker is older, nor is the list of brokers.
+        layout_at_s: the topics' layout is not older.
+    """
+
+    snapshot: ClusterSnapshot
+    measured_at_s: float
+    layout_at_s: float
+
+
+@dataclass(slots=True)
+class _BrokerRecord:
+    referred_at_s: float
+    storage: BrokerStorage | None = None
+    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    asked_at_s: float = 0.0
+    latency_s: float | None = None
+    unreachable_since_s: float | None = None
+    rack: str | None = None
+
+    @property
+    def has_been_tried(self) -> bool:
+        return self.storage is not None or self.unreachable_since_s is not None
+
+
+class Observations:
+    """Everything heard so far about one cluster.
+
+    Args:
+        capacity_bytes_by_broker: configured capacities; a broker named here exists, whoever else knows it.
+        forget_broker_after_s: how long a broker that nothing refers to any more is kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity_bytes_by_broker: Mapping[int, int] | None = None,
+        forget_broker_after_s: float = 600.0,
+    ) -> None:
+        self._capacities = dict(capacity_bytes_by_broker or {})
+        self._forget_after_s = forget_broker_after_s
+        self._brokers: dict[int, _BrokerRecord] = {}
+        self._layout: ClusterLayout | None = None
+        self._layout_at_s = 0.0
+        self._replica_ids: frozenset[int] = frozenset()
+        self._answered_at_s = 0.0
+        self._measured_at_s: float | None = None
+
+    @property
+    def layout(self) -> ClusterLayout | None:
+        """The latest list of brokers together with the latest layout of topics."""
+        return self._layout
+
+    @property
+    def broker_ids(self) -> frozenset[int]:
+        """The brokers to ask: those alive, and those that should be."""
+        return frozenset(self._brokers)
+
+    def hear_layout(self, layout: ClusterLayout, *, asked_at_s: float) -> None:
+        """Enter the cluster's answer to a question that was asked at `asked_at_s`.
+
+        Raises:
+            ValueError: it is the answer of another cluster than before.
+        """
+        known = self._layout
+        if known is not None and known.cluster_id != layout.cluster_id:
+            raise ValueError(f"it belongs to cluster {layout.cluster_id!r}, not to {known.cluster_id!r}")
+        topics = layout.topics
+        if topics is None:
+            topics = known.topics if known is not None else None
+        else:
+            self._layout_at_s = asked_at_s
+            self._replica_ids = frozenset(_replica_ids(topics))
+        self._layout = ClusterLayout(cluster_id=layout.cluster_id, racks=layout.racks, topics=topics)
+        self._answered_at_s = asked_at_s
+        for broker_id in {*layout.racks, *self._capacities, *self._replica_ids}:
+            record = self._brokers.setdefault(broker_id, _BrokerRecord(asked_at_s))
+            record.referred_at_s = asked_at_s
+            record.rack = layout.racks.get(broker_id, record.rack)
+        self._forget_before(asked_at_s - self._forget_after_s)
+
+    def hear_storage(
+        self, broker_id: int, storage: BrokerStorage, *, asked_at_s: float, latency_s: float
+    ) -> None:
+        """Enter a broker's answer. One that has been forgotten meanwhile is ignored."""
+        record = self._brokers.get(broker_id)
+        if record is None:
+            return
+        record.storage = storage
+        record.asked_at_s = asked_at_s
+        record.latency_s = latency_s
+        record.unreachable_since_s = None
+        if storage.bytes_by_topic_partition is not None:
+            record.sizes = storage.bytes_by_topic_partition
+
+    def miss(self, broker_id: int, *, asked_at_s: float) -> None:
+        """Enter that a broker didn't answer the question asked at `asked_at_s`."""
+        record = self._brokers.get(broker_id)
+        if record is not None and record.unreachable_since_s is None:
+            record.unreachable_since_s = asked_at_s
+
+    def assemble(self, *, now_s: float, wall_now_s: float) -> Assembled | None:
+        """What is known now, or None as long as a broker has never been tried or none has ever answered.
+
+        Args:
+            now_s: the monotonic clock, which all entries are in.
+            wall_now_s: the same instant, in seconds since 1970.
+        """
+        layout = self._layout
+        if layout is None or not all(record.has_been_tried for record in self._brokers.values()):
+            return None
+        asked = [r.asked_at_s for r in self._brokers.values() if r.storage and r.unreachable_since_s is None]
+        if asked:
+            self._measured_at_s = min(self._answered_at_s, *asked)
+        if self._measured_at_s is None:
+            return None
+        to_wall_s = wall_now_s - now_s
+        snapshot = ClusterSnapshot(
+            cluster_id=layout.cluster_id,
+            taken_at_s=self._measured_at_s + to_wall_s,
+            brokers={
+                broker_id: self._broker_snapshot(broker_id, record, to_wall_s)
+                for broker_id, record in sorted(self._brokers.items())
+            },
+            topics=layout.topics or {},
+        )
+        return Assembled(snapshot, self._measured_at_s, self._layout_at_s)
+
+    def _broker_snapshot(self, broker_id: int, record: _BrokerRecord, to_wall_s: float) -> BrokerSnapshot:
+        since_s = record.unreachable_since_s
+        storage = record.storage
+        return BrokerSnapshot(
+            broker_id=broker_id,
+            rack=record.rack,
+            capacity_bytes=storage.capacity_bytes if storage else self._capacities.get(broker_id),
+            used_bytes=storage.used_bytes if storage else 0,
+            usable_bytes=storage.usable_bytes if storage else None,
+            bytes_by_topic_partition=record.sizes,
+            unreachable_since_s=None if since_s is None else since_s + to_wall_s,
+            latency_s=record.latency_s,
+        )
+
+    def _forget_before(self, limit_s: float) -> None:
+        for broker_id in [b for b, record in self._brokers.items() if record.referred_at_s < limit_s]:
+            del self._brokers[broker_id]
+
+
+def _replica_ids(topics: Mapping[str, Mapping[int, PartitionSnapshot]]) -> Iterable[int]:
+    for partitions in topics.values():
+        for placed in partitions.values():
+            yield from placed.replica_ids

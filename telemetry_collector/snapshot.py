@@ -1,0 +1,137 @@
+"""What was known about a cluster at one instant, as values that never change.
+
+The idea: whoever measures builds a new snapshot and swaps a reference; whoever decides reads the one it
+holds, without locks, for as long as it likes. Nothing here does I/O or asks the time: `now_s` comes in.
+
+Two kinds of bytes are kept apart. `used_bytes` and `bytes_by_topic_partition` are what a broker *holds*,
+every replica counted (disk). `ClusterSnapshot.leader_bytes` is what a broker *leads*, one copy of each
+partition (read speed). Both are bytes as stored, after compression, without index files.
+
+Invariants, checked in tests/unit/test_snapshot.py:
+1. Every broker is filed under its own id.
+2. Byte counts and capacities are not negative.
+3. A broker without a known capacity has no utilisation and takes no part in the spread.
+4. A snapshot survives pickling.
+
+Times are seconds since 1970 (`time.time()`). Read next: router/levelling.py, which decides from snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["BrokerSnapshot", "ClusterSnapshot", "PartitionSnapshot", "TopicPartition"]
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name and a partition's number."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSnapshot:
+    """One broker as it was last seen; an unreachable one keeps what was last known of it.
+
+    Attributes:
+        broker_id: Kafka's id of the broker.
+        rack: `broker.rack`, or None where none is set.
+        capacity_bytes: what its log dirs may hold, or None when neither broker nor configuration tells.
+        used_bytes: what its log dirs hold, all topics and all replicas.
+        usable_bytes: what is left on its volumes, which others may fill too, or None when it can't tell.
+        bytes_by_topic_partition: stored bytes of each replica on it, led by it or not. May cover only the
+            topics that were asked for.
+        unreachable_since_s: when it stopped answering, or None while it answers.
+        latency_s: round trip of the latest request that it answered, or None before the first.
+    """
+
+    broker_id: int
+    rack: str | None = None
+    capacity_bytes: int | None = None
+    used_bytes: int = 0
+    usable_bytes: int | None = None
+    bytes_by_topic_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unreachable_since_s: float | None = None
+    latency_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("capacity_bytes", "used_bytes", "usable_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"broker {self.broker_id}: {name} is {value}, it can't be negative")
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it answered when it was last asked."""
+        return self.unreachable_since_s is None
+
+    @property
+    def utilisation(self) -> float | None:
+        """Used over capacity (over 1 when more is held than was configured); None without a capacity."""
+        if not self.capacity_bytes:
+            return None
+        return self.used_bytes / self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSnapshot:
+    """Where one partition is kept.
+
+    Attributes:
+        leader_id: the broker that accepts writes, or None while there is none.
+        replica_ids: all brokers that keep a copy, the preferred leader first, as Kafka orders them.
+        isr_ids: those of them that are in sync.
+    """
+
+    leader_id: int | None
+    replica_ids: tuple[int, ...]
+    isr_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSnapshot:
+    """A cluster at one instant. Shared freely between threads; nobody may change its mappings.
+
+    Attributes:
+        cluster_id: Kafka's id of the cluster.
+        taken_at_s: when the measurement was made, seconds since 1970.
+        brokers: every broker known, by id.
+        topics: by topic name, the layout of each of its partitions by number. May cover only some topics.
+    """
+
+    cluster_id: str
+    taken_at_s: float
+    brokers: Mapping[int, BrokerSnapshot]
+    topics: Mapping[str, Mapping[int, PartitionSnapshot]]
+
+    def __post_init__(self) -> None:
+        for broker_id, broker in self.brokers.items():
+            if broker_id != broker.broker_id:
+                raise ValueError(f"broker {broker.broker_id} is filed under {broker_id}")
+
+    @property
+    def utilisation_spread(self) -> float:
+        """Highest minus lowest utilisation over the brokers with a known capacity; 0 for fewer than two."""
+        known = [u for broker in self.brokers.values() if (u := broker.utilisation) is not None]
+        return max(known) - min(known) if known else 0.0
+
+    def leader_bytes(self, topic: str) -> dict[int, int]:
+        """Stored bytes of `topic` by the broker that leads them: one copy of each partition.
+
+        Every broker of the snapshot is there, with 0 where it leads nothing. Partitions without a leader, or
+        whose leader is not in the snapshot, count nowhere; so does a topic that the snapshot does not hold.
+        """
+        led = dict.fromkeys(self.brokers, 0)
+        for partition, placed in self.topics.get(topic, {}).items():
+            leader = None if placed.leader_id is None else self.brokers.get(placed.leader_id)
+            if leader is not None:
+                key = TopicPartition(topic, partition)
+                led[leader.broker_id] += leader.bytes_by_topic_partition.get(key, 0)
+        return led
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds from the measurement to `now_s`; 0 when the clock was set back in between."""
+        return max(0.0, now_s - self.taken_at_s)

@@ -1,0 +1,247 @@
+"""Kafka requests as asyncio awaitables: the one place that touches kafka-python.
+
+The idea: kafka-python 3 is asynchronous inside. One I/O thread of its own drives all connections, and a
+request is a future that it resolves. So no thread has to wait for a broker: we hand a request to that
+thread, and its future wakes our loop. However many brokers are paused, there is one thread.
+
+What we avoid, all seen in kafka-python 3.0.12:
+
+- `KafkaAdminClient` connects in its constructor, for 30 s, and leaves its I/O thread running when that
+  fails; its `describe_log_dirs` asks brokers one after the other and fails as a whole. We use what it is
+  made of (`kafka.net`), one connection and one request for each broker.
+- A request to a broker that is being connected has no timer of its own, and a connection may take 10 to
+  30 s (a paused broker's kernel still accepts). Each connection gets the question's time instead.
+- After a refused connection, further requests are refused for up to 30 s, though the broker may be back:
+  the collector has a backoff of its own, so this one is kept at its minimum.
+- A failed authentication is remembered for good, so that a corrected password needs a new client: we forget
+  it before each question.
+- The socket of a refused connection stays open until the garbage collector comes by: `_ClosingSocket`.
+- With its own refresh of metadata, each lost connection would cost a request more; ours are enough. What
+  they say about addresses is entered with `learn_brokers`.
+
+A host name is looked up by the I/O thread, which blocks: a resolver that takes seconds delays all brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.future import Future as KafkaFuture
+from kafka.net.inet import KafkaNetSocket
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from kafka_connection import Connection
+from telemetry_collector.errors import (
+    AccessRefusedError,
+    BadAnswerError,
+    BrokerUnreachableError,
+    CollectorClosedError,
+    SourceError,
+)
+
+__all__ = ["KafkaRequests"]
+
+# kafka-python logs each failed connection as an error; here that is an expected outcome, counted and shown.
+logging.getLogger("kafka").addHandler(logging.NullHandler())
+
+_log = logging.getLogger(__name__)
+
+_NOT_READY_RETRY_S = 0.05
+# kafka-python's own timer should be first to give up, as it then closes the connection too.
+_TIMER_SLACK_S = 0.1
+_STOP_TIMEOUT_MS = 2000
+_ANSWER_MAX_BYTES = 1 << 30
+
+
+class KafkaRequests:
+    """Connections to a cluster's brokers, one each, opened when first needed.
+
+    Used from one asyncio loop. `close` ends the I/O thread and all connections.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._net: Any = None
+        self._manager: Any = None
+        self._is_closed = False
+
+    @property
+    def bootstrap_nodes(self) -> tuple[str, ...]:
+        """Names under which the configured addresses can be asked, before any broker id is known."""
+        return tuple(broker.node_id for broker in self._opened().cluster.bootstrap_brokers())
+
+    async def ask(self, node: int | str, request: Any, *, timeout_s: float) -> Any:
+        """Send one request to one broker and wait for the response.
+
+        Args:
+            node: a broker id, or one of `bootstrap_nodes`.
+            request: a fresh request of kafka.protocol; it is changed by being sent.
+            timeout_s: how long connecting and answering may take together; above 0.
+
+        Raises:
+            BrokerUnreachableError: no connection, or no answer in time.
+            AccessRefusedError: the broker didn't accept our credentials.
+            BadAnswerError: it can't answer this.
+            CollectorClosedError: after `close`.
+        """
+        loop = asyncio.get_running_loop()
+        gives_up_at = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(gives_up_at + _TIMER_SLACK_S):
+                while True:
+                    left_ms = max(1.0, (gives_up_at - loop.time()) * 1000)
+                    try:
+                        return await self._on_io_thread(self._send, node, request, left_ms)
+                    except kafka_errors.NodeNotReadyError:
+                        # Throttled by a quota, or kafka-python's pause after a refused connection.
+                        await asyncio.sleep(_NOT_READY_RETRY_S)
+        except TimeoutError as error:
+            raise BrokerUnreachableError(node, f"no answer within {timeout_s:g} s") from error
+        except kafka_errors.KafkaError as error:
+            raise _translated(node, error) from error
+
+    async def learn_brokers(self, metadata_response: Any) -> None:
+        """Enter the brokers' addresses from a metadata response; its topics are taken out of it."""
+        # The topics are ours to keep; kafka-python would index all partitions once more.
+        metadata_response.topics = []
+        await self._on_io_thread(self._opened().cluster.update_metadata, metadata_response)
+
+    def hang_up(self, node: int | str) -> None:
+        """Close the connection to one broker soon, if there is one; open requests to it fail."""
+        if self._manager is not None:
+            self._manager.call_soon(self._manager.close, node)
+
+    async def close(self) -> None:
+        """Close all connections and end the I/O thread. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        net, manager, self._net, self._manager = self._net, self._manager, None, None
+        if net is None:
+            return
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_MS / 1000):
+                await _awaitable(manager.call_soon(manager.close))
+        except Exception as error:  # noqa: BLE001 - it is given up anyway
+            _log.warning("kafka-python's connections didn't close in time: %r", error)
+        _end(net)
+
+    def _opened(self) -> Any:
+        if self._is_closed:
+            raise CollectorClosedError("its connections have been closed")
+        if self._manager is None:
+            config: dict[str, Any] = {
+                "client_id": "evenload-collector",
+                "receive_message_max_bytes": _ANSWER_MAX_BYTES,
+                "reconnect_backoff_ms": 1,
+                "reconnect_backoff_max_ms": 1,
+                # Parsing 100,000 partitions takes longer than the 0.1 s it warns about.
+                "slow_task_threshold_secs": 0,
+                "proxy_url": f"{_ClosingSocket.SCHEMES[0]}://direct",
+                **self._connection.kafka_python_config(),
+            }
+            self._net = NetworkSelector(**config)
+            self._manager = KafkaConnectionManager(self._net, **config)
+            self._net.start()
+        return self._manager
+
+    async def _on_io_thread(self, function: Any, *args: Any) -> Any:
+        manager = self._opened()
+        try:
+            kafka_future = manager.call_soon(function, *args)
+        except Exception:
+            # The I/O thread has died (a fault of its own): the next question starts another.
+            net, self._net, self._manager = self._net, None, None
+            for broker in (*manager.cluster.brokers(), *manager.cluster.bootstrap_brokers()):
+                with contextlib.suppress(Exception):
+                    manager.close(broker.node_id)
+            _end(net)
+            raise
+        return await _awaitable(kafka_future)
+
+    def _send(self, node: int | str, request: Any, timeout_ms: float) -> KafkaFuture:
+        manager = self._manager
+        if manager is None:  # closed while this was on its way to the I/O thread
+            raise kafka_errors.Cancelled
+        manager._auth_failures.pop(node, None)
+        connection = manager.get_connection(node, timeout_ms=timeout_ms, refresh_metadata_on_err=False)
+        return connection.send_request(request, request_timeout_ms=timeout_ms)
+
+
+class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]
+    """Connects directly, and closes the socket of a connection that fails.
+
+    kafka-python drops it instead: a broker that is down for a day would cost a file descriptor for each
+    try until the garbage collector runs. Kinds of connections are chosen by the scheme of `proxy_url`.
+    """
+
+    SCHEMES = ("evenload-direct",)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def _end(net: Any) -> None:
+    """End an I/O thread and free what it had."""
+    try:
+        net.stop(_STOP_TIMEOUT_MS)
+        net.close()
+    except Exception as error:  # noqa: BLE001 - it is given up anyway
+        # It is in a name lookup that can't be interrupted (being a daemon, it doesn't keep us alive), or
+        # what ended it ends this too; then the garbage collector closes its sockets.
+        _log.warning("kafka-python's I/O thread didn't end properly: %r", error)
+
+
+def _awaitable(kafka_future: KafkaFuture) -> asyncio.Future[Any]:
+    """An asyncio future that follows one of kafka-python's, which is resolved in another thread."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle() -> None:
+        if future.done():  # cancelled: nobody waits any more
+            return
+        if kafka_future.exception is not None:
+            future.set_exception(kafka_future.exception)
+        else:
+            future.set_result(kafka_future.value)
+
+    def wake(_: object) -> None:
+        # A late answer may come when our loop has already ended; then there is nobody to tell.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle)
+
+    kafka_future.add_both(wake)
+    return future
+
+
+def _translated(node: int | str, error: kafka_errors.KafkaError) -> SourceError:
+    reason = str(error) or type(error).__name__
+    match error:
+        case kafka_errors.UnknownBrokerIdError():
+            return BrokerUnreachableError(node, "the cluster doesn't list it")
+        case (
+            kafka_errors.SaslAuthenticationFailedError()
+            | kafka_errors.UnsupportedSaslMechanismError()
+            | kafka_errors.IllegalSaslStateError()
+        ):
+            return AccessRefusedError(node, reason, "check the connection's SASL mechanism and credentials")
+        case kafka_errors.AuthorizationError():
+            return AccessRefusedError(node, reason, "grant the permission that it names")
+        case (
+            kafka_errors.KafkaConnectionError()
+            | kafka_errors.KafkaTimeoutError()
+            | kafka_errors.RequestTimedOutError()
+            | kafka_errors.Cancelled()
+        ):
+            return BrokerUnreachableError(node, reason)
+        case _:
+            return BadAnswerError(node, reason)

@@ -1,0 +1,74 @@
+"""What a collector counts about itself: how often it asked, got an answer, and didn't.
+
+One thread writes, any thread reads: a count is one dictionary item, and readers get a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["CollectorStatistics", "StatisticsCounter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorStatistics:
+    """The counts since the collector was made, and what is wrong at the moment.
+
+    Attributes:
+        num_answers: answers used, by source name.
+        num_failures: questions without a usable answer, by source name.
+        num_faults: those of the failures that no source should ever have (an error that isn't a
+            `SourceError`); their traceback is in the log.
+        num_snapshots: snapshots put into the cache.
+        failures: what was asked and has no answer since, each with the reason.
+    """
+
+    num_answers: Mapping[str, int]
+    num_failures: Mapping[str, int]
+    num_faults: Mapping[str, int]
+    num_snapshots: int
+    failures: Mapping[str, str]
+
+
+class StatisticsCounter:
+    """The counts behind `CollectorStatistics`. Written by the collector's loop only."""
+
+    def __init__(self, source_names: Iterable[str]) -> None:
+        names = tuple(source_names)
+        self._answers = dict.fromkeys(names, 0)
+        self._failures = dict.fromkeys(names, 0)
+        self._faults = dict.fromkeys(names, 0)
+        self._num_snapshots = 0
+        self._open: Mapping[str, str] = MappingProxyType({})
+
+    def count_answer(self, source_name: str, question: str) -> None:
+        """Count an answer to `question`, which is no longer open."""
+        self._answers[source_name] += 1
+        self.close_question(question)
+
+    def count_failure(self, source_name: str, question: str, reason: str, *, is_fault: bool) -> None:
+        """Count that `question` got no usable answer."""
+        self._failures[source_name] += 1
+        self._faults[source_name] += is_fault
+        self._open = MappingProxyType({**self._open, question: reason})
+
+    def close_question(self, question: str) -> None:
+        """Forget that `question` has no answer."""
+        if question in self._open:
+            self._open = MappingProxyType({q: r for q, r in self._open.items() if q != question})
+
+    def count_snapshot(self) -> None:
+        """Count a snapshot put into the cache."""
+        self._num_snapshots += 1
+
+    def read(self) -> CollectorStatistics:
+        """The counts as they are now; from any thread."""
+        return CollectorStatistics(
+            num_answers=dict(self._answers),
+            num_failures=dict(self._failures),
+            num_faults=dict(self._faults),
+            num_snapshots=self._num_snapshots,
+            failures=self._open,
+        )

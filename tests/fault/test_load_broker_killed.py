@@ -1,0 +1,104 @@
+"""A broker is killed and restarted while a dataset is loaded: nothing is lost or repeated."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset_catalog.catalog import Catalog
+from dataset_catalog.verify import verify
+from evenload.local_cluster import LocalCluster
+from kafka_plugin.config import LoaderConfig
+from kafka_plugin.errors import LoadInterruptedError
+from kafka_plugin.loader import load_dataset
+
+NUM_SAMPLES = 3_000
+
+
+def slow_source() -> dict[str, Any]:
+    return {"n": np.arange(NUM_SAMPLES), "x": np.zeros((NUM_SAMPLES, 500), np.uint8)}
+
+
+class Trouble:
+    """Lets somebody act once so many samples are written, and slows the load so that it is felt."""
+
+    def __init__(self, at_sample: int, act: Callable[[], None]) -> None:
+        self._at_sample = at_sample
+        self._act = act
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, samples_done: int, *_: int) -> None:
+        if self._thread is None and samples_done >= self._at_sample:
+            self._thread = threading.Thread(target=self._act)
+            self._thread.start()
+        time.sleep(0.02)
+
+    def join(self) -> None:
+        assert self._thread is not None, "nothing has happened"
+        self._thread.join()
+
+
+CONFIG = LoaderConfig(transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=15, stall_timeout_s=120)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("replication", [1, 3])
+@pytest.mark.parametrize("strategy", ["balanced", "round-robin"])
+def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
+    make_cluster: Callable[..., LocalCluster], replication: int, strategy: Any
+) -> None:
+    cluster = make_cluster()
+
+    def kill_and_restart() -> None:
+        for broker_id in (2, 3):
+            cluster.kill_broker(broker_id)
+            time.sleep(1)
+            cluster.restart_broker(broker_id)
+
+    trouble = Trouble(NUM_SAMPLES // 4, kill_and_restart)
+    manifest = load_dataset(
+        slow_source(),
+        "through-trouble",
+        connection=cluster.connection,
+        config=CONFIG,
+        replication=replication,
+        strategy=strategy,
+        progress=trouble,
+    )
+    trouble.join()
+    cluster.wait_until_ready(60)
+    assert manifest.num_samples == NUM_SAMPLES
+    report = verify(cluster.connection, manifest)
+    assert report.is_clean, report
+
+
+@pytest.mark.timeout(300)
+def test_a_load_stops_with_a_sentence_when_no_broker_comes_back_and_goes_on_later(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster()
+
+    def kill_all() -> None:
+        for broker_id in (1, 2, 3):
+            cluster.kill_broker(broker_id)
+
+    trouble = Trouble(NUM_SAMPLES // 4, kill_all)
+    config = CONFIG.model_copy(update={"stall_timeout_s": 8.0, "transaction_timeout_s": 6.0})
+    with pytest.raises(LoadInterruptedError, match="the same command goes on from there"):
+        load_dataset(
+            slow_source(), "interrupted", connection=cluster.connection, config=config, progress=trouble
+        )
+    trouble.join()
+    for broker_id in (1, 2, 3):
+        cluster.restart_broker(broker_id)
+    cluster.wait_until_ready(60)
+    (load,) = Catalog(cluster.connection).unfinished()
+    assert 0 < load.last.num_samples < NUM_SAMPLES
+    manifest = load_dataset(slow_source(), "interrupted", connection=cluster.connection, config=config)
+    assert manifest.load_id == load.last.load_id
+    assert verify(cluster.connection, manifest).is_clean

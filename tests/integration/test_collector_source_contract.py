@@ -1,0 +1,188 @@
+"""One contract, kept by the fake sources and by the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kafka_connection import Connection
+from telemetry_collector import BrokerUnreachableError, CollectorClosedError, SourceError
+from telemetry_collector.observation import BrokerStorage, ClusterLayout
+from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
+from telemetry_collector.sources.kafka_requests import KafkaRequests
+from telemetry_collector.sources.log_dirs import LogDirsSource
+from telemetry_collector.sources.source import Question, Source
+from telemetry_collector.testing import FakeCluster, make_snapshot
+
+UNKNOWN_BROKER_ID = 99
+SLACK_S = 1.0  # two cores, shared
+
+
+@dataclass
+class _Open:
+    """A cluster's two sources, and how to close all that belongs to them."""
+
+    layout: Source
+    storage: Source
+    close: Callable[[], Awaitable[None]]
+
+
+_Opener = Callable[[], _Open]
+
+
+def _fake(cluster: FakeCluster) -> _Open:
+    layout, storage = cluster.sources()
+
+    async def close() -> None:
+        await layout.close()
+        await storage.close()
+
+    return _Open(layout, storage, close)
+
+
+def _real(connection: Connection) -> _Open:
+    requests = KafkaRequests(connection)
+    layout = ClusterMetadataSource(requests, hedge_delay_s=0.2, rng=random.Random(0))
+    storage = LogDirsSource(requests, capacity_bytes_by_broker=connection.capacity_bytes_by_broker)
+
+    async def close() -> None:
+        await layout.close()
+        await storage.close()
+        await requests.close()
+
+    return _Open(layout, storage, close)
+
+
+@pytest.fixture(params=["fake", "real"])
+def healthy(request: pytest.FixtureRequest) -> _Opener:
+    """Sources of three brokers that answer."""
+    if request.param == "fake":
+        return lambda: _fake(FakeCluster(make_snapshot([1, 2, 3], topics={"t": [(1,)]})))
+    connection = request.getfixturevalue("connection")
+    return lambda: _real(connection)
+
+
+@pytest.fixture(params=["fake", "real"])
+def silent(request: pytest.FixtureRequest) -> Iterator[_Opener]:
+    """Sources of a cluster that accepts connections and never answers."""
+    if request.param == "fake":
+        yield lambda: _fake(FakeCluster(make_snapshot([1]), paused={1}))
+        return
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        yield lambda: _real(Connection(bootstrap_servers=address))
+
+
+def _question(broker_id: int | None, timeout_s: float = 5.0, **changed: Any) -> Question:
+    fields = {"topics": None, "is_full": True, "layout": None, **changed}
+    return Question(broker_id=broker_id, timeout_s=timeout_s, **fields)
+
+
+def _run(opener: _Opener, scenario: Callable[[_Open], Awaitable[None]]) -> None:
+    """Run a scenario, close, and demand that no task and no thread is left."""
+
+    async def run() -> None:
+        opened = opener()
+        try:
+            await scenario(opened)
+        finally:
+            await opened.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    threads = set(threading.enumerate())
+    asyncio.run(run())
+    assert set(threading.enumerate()) <= threads
+
+
+def test_the_layout_names_all_brokers_and_topics_and_each_broker_tells_its_storage(healthy: _Opener) -> None:
+    async def scenario(opened: _Open) -> None:
+        layout = await opened.layout.answer(_question(None))
+        assert isinstance(layout, ClusterLayout)
+        assert set(layout.racks) == {1, 2, 3}
+        assert layout.topics is not None
+        storages = await asyncio.gather(*(opened.storage.answer(_question(b)) for b in layout.racks))
+        for storage in storages:
+            assert isinstance(storage, BrokerStorage)
+            assert storage.bytes_by_topic_partition is not None
+            assert storage.capacity_bytes is not None
+
+    _run(healthy, scenario)
+
+
+def test_figures_that_were_not_asked_for_are_none_rather_than_empty(healthy: _Opener) -> None:
+    async def scenario(opened: _Open) -> None:
+        layout = await opened.layout.answer(_question(None, is_full=False))
+        assert isinstance(layout, ClusterLayout)
+        assert layout.topics is None
+        named = await opened.layout.answer(_question(None, is_full=False, topics=frozenset({"no-such"})))
+        assert isinstance(named, ClusterLayout)
+        assert named.topics == {}
+
+    _run(healthy, scenario)
+
+
+def test_a_broker_that_is_not_there_is_unreachable_and_others_still_answer(healthy: _Opener) -> None:
+    async def scenario(opened: _Open) -> None:
+        await opened.layout.answer(_question(None))
+        with pytest.raises(BrokerUnreachableError) as raised:
+            await opened.storage.answer(_question(UNKNOWN_BROKER_ID))
+        assert raised.value.broker == UNKNOWN_BROKER_ID
+        assert isinstance(await opened.storage.answer(_question(1)), BrokerStorage)
+
+    _run(healthy, scenario)
+
+
+def test_silence_is_an_error_after_the_time_given(silent: _Opener) -> None:
+    async def scenario(opened: _Open) -> None:
+        for timeout_s in (0.2, 0.4):
+            asked_at_s = time.monotonic()
+            with pytest.raises(SourceError):
+                await opened.layout.answer(_question(None, timeout_s))
+            assert timeout_s * 0.9 <= time.monotonic() - asked_at_s <= timeout_s + SLACK_S
+
+    _run(silent, scenario)
+
+
+def test_cancelling_a_question_is_safe(silent: _Opener) -> None:
+    async def scenario(opened: _Open) -> None:
+        for _ in range(3):
+            asking = asyncio.ensure_future(opened.layout.answer(_question(None, 0.3)))
+            await asyncio.sleep(0.02)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        with pytest.raises(SourceError):
+            await opened.layout.answer(_question(None, 0.3))
+
+    _run(silent, scenario)
+
+
+def test_closing_while_a_question_is_open_ends_it(silent: _Opener) -> None:
+    async def scenario(opened: _Open) -> None:
+        asking = asyncio.ensure_future(opened.layout.answer(_question(None, 1.0)))
+        await asyncio.sleep(0.02)
+        await opened.close()
+        with pytest.raises((SourceError, CollectorClosedError)):
+            await asking
+
+    _run(silent, scenario)
+
+
+def test_after_closing_nothing_is_answered(healthy: _Opener) -> None:
+    async def scenario(opened: _Open) -> None:
+        await opened.layout.answer(_question(None))
+        await opened.close()
+        await opened.close()
+        for source, broker_id in ((opened.layout, None), (opened.storage, 1)):
+            with pytest.raises(CollectorClosedError):
+                await source.answer(_question(broker_id))
+
+    _run(healthy, scenario)

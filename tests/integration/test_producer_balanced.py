@@ -1,0 +1,219 @@
+"""`BalancedProducer` stands in for confluent-kafka's: same calls, other partitions, no silent loss."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from kafka import KafkaProducer
+
+from kafka_connection import Connection
+from kafka_connection.clients import open_admin
+from kafka_plugin.config import ProducerConfig
+from kafka_plugin.errors import PluginConfigError
+from kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
+from kafka_plugin.producer import BalancedProducer, connection_of
+from telemetry_collector.collector import Collector
+
+NUM_PARTITIONS = 6
+
+
+@pytest.fixture
+def topic(connection: Connection, topic_name: str) -> str:
+    with open_admin(connection) as admin:
+        admin.create_topics({topic_name: {"num_partitions": NUM_PARTITIONS, "replication_factor": 1}})
+    return topic_name
+
+
+@pytest.fixture
+def settings(connection: Connection) -> dict[str, Any]:
+    return {"bootstrap.servers": connection.bootstrap_servers, "linger.ms": 0}
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.partitions: list[int | None] = []
+        self.errors: list[KafkaError] = []
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(error)
+        else:
+            self.partitions.append(message.partition())
+
+
+KEYS = [b"21", b"foobar", b"abc", b"a-little-bit-long-string", b"", "ü".encode()]
+
+
+def test_records_with_a_key_go_where_the_java_client_would_put_them(
+    connection: Connection, settings: dict[str, Any], topic: str
+) -> None:
+    for key in KEYS:
+        reports = Reports()
+        with BalancedProducer(settings, connection=connection) as producer:
+            for _ in range(3):
+                producer.produce(topic, b"x", key, on_delivery=reports)
+        assert reports.partitions == [java_partition(key, NUM_PARTITIONS)] * 3, key
+
+
+def test_an_explicit_partition_is_kept(connection: Connection, settings: dict[str, Any], topic: str) -> None:
+    reports = Reports()
+    with BalancedProducer(settings, connection=connection) as producer:
+        for partition in (5, 0, 3):
+            producer.produce(topic, b"x", partition=partition, callback=reports)
+            producer.produce(topic, b"x", b"key", partition, reports)
+    assert sorted(reports.partitions, key=str) == [0, 0, 3, 3, 5, 5]
+
+
+def test_records_without_a_key_are_spread_a_batch_at_a_time(
+    connection: Connection, settings: dict[str, Any], topic: str
+) -> None:
+    reports = Reports()
+    config = ProducerConfig(batch_bytes=10_000)
+    with BalancedProducer(
+        settings | {"on_delivery": reports}, connection=connection, config=config
+    ) as producer:
+        for _ in range(600):
+            producer.produce(topic, b"x" * 1000)
+            producer.poll(0)
+    counts = [reports.partitions.count(partition) for partition in range(NUM_PARTITIONS)]
+    assert sum(counts) == 600
+    assert min(counts) > 60
+
+
+def test_keys_are_spread_when_asked_for(connection: Connection, settings: dict[str, Any], topic: str) -> None:
+    reports = Reports()
+    config = ProducerConfig(spread_keys=True, batch_bytes=1)
+    with BalancedProducer(settings, connection=connection, config=config) as producer:
+        for _ in range(100):
+            producer.produce(topic, b"x" * 100, b"one key", on_delivery=reports)
+    assert set(reports.partitions) == set(range(NUM_PARTITIONS))
+
+
+def test_batches_are_routed_record_by_record(
+    connection: Connection, settings: dict[str, Any], topic: str
+) -> None:
+    reports = Reports()
+    config = ProducerConfig(batch_bytes=100)
+    with BalancedProducer(settings, connection=connection, config=config) as producer:
+        messages: list[dict[str, Any]] = [{"value": b"x" * 100} for _ in range(60)]
+        messages += [{"value": b"x", "key": b"abc"}, {"value": b"x", "partition": 4}]
+        assert producer.produce_batch(topic, messages, on_delivery=reports) == 62
+        assert producer.flush(60) == 0
+    assert set(reports.partitions[:60]) == set(range(NUM_PARTITIONS))
+    assert len(reports.partitions) == 62
+    assert "partition" not in messages[0]
+
+
+def test_without_measurements_records_are_spread_evenly_and_that_is_counted(
+    connection: Connection, settings: dict[str, Any], topic: str
+) -> None:
+    reports = Reports()
+    never_started = Collector(connection)
+    config = ProducerConfig(batch_bytes=100)
+    with BalancedProducer(
+        settings, connection=connection, config=config, collector=never_started
+    ) as producer:
+        for _ in range(60):
+            producer.produce(topic, b"x" * 100, on_delivery=reports)
+        assert producer.flush(60) == 0
+        assert producer.num_fallbacks > 0
+    assert [reports.partitions.count(partition) for partition in range(NUM_PARTITIONS)] == [10] * 6
+
+
+def test_a_topic_that_does_not_exist_is_an_error_within_the_time_given(
+    connection: Connection, settings: dict[str, Any], topic_name: str
+) -> None:
+    config = ProducerConfig(new_topic_timeout_s=0.5)
+    with (
+        BalancedProducer(settings, connection=connection, config=config) as producer,
+        pytest.raises(KafkaException, match="Unknown topic"),
+    ):
+        producer.produce(topic_name, b"x")
+
+
+def test_closing_leaves_no_thread(connection: Connection, settings: dict[str, Any], topic: str) -> None:
+    before = set(threading.enumerate())
+    with BalancedProducer(settings, connection=connection) as producer:
+        assert isinstance(producer, Producer)
+        producer.produce(topic, b"x")
+    assert set(threading.enumerate()) <= before
+
+
+class _LostMessage:
+    """What confluent-kafka hands over for a record that it lost."""
+
+    def topic(self) -> str:
+        return "fresh"
+
+    def partition(self) -> int:
+        return 7
+
+    def offset(self) -> None:
+        return None
+
+    def key(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_a_report_without_error_and_offset_becomes_an_error(
+    connection: Connection, settings: dict[str, Any], topic: str
+) -> None:
+    reports = Reports()
+    with BalancedProducer(settings, connection=connection) as producer:
+        producer.produce(topic, b"abc")
+        routing = producer._routing.find(topic)
+        assert routing is not None
+        producer._reporter(routing, reports, is_counted=True)(None, _LostMessage())  # type: ignore[arg-type]
+        assert producer.num_lost == 1
+    assert reports.partitions == []
+    assert "acknowledged without an offset, so partition 7 may not have it" in reports.errors[0].str()
+
+
+def test_settings_that_would_hide_a_loss_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(PluginConfigError, match=r"delivery\.report\.only\.error"):
+        BalancedProducer(settings | {"delivery.report.only.error": True})
+
+
+def test_the_collector_reaches_the_cluster_as_the_settings_say() -> None:
+    found = connection_of(
+        {
+            "bootstrap.servers": "a:1,b:2",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "me",
+            "sasl.password": "secret",
+            "ssl.ca.location": "/ca.pem",
+            "linger.ms": 5,
+        }
+    )
+    assert found.kafka_python_config()["sasl_plain_password"] == "secret"
+    with pytest.raises(PluginConfigError, match=r"sasl\.oauthbearer\.method can't be translated"):
+        connection_of({"bootstrap.servers": "a:1", "sasl.oauthbearer.method": "oidc"})
+    with pytest.raises(PluginConfigError, match=r"bootstrap\.servers is missing"):
+        connection_of({})
+
+
+def test_inside_kafka_python_records_are_spread_and_keys_stay(connection: Connection, topic: str) -> None:
+    config = ProducerConfig(batch_bytes=1000)
+    with NodeAwarePartitioner(connection, config=config) as partitioner:
+        producer = KafkaProducer(
+            **connection.kafka_python_config(), partitioner=partitioner, acks="all", enable_idempotence=True
+        )
+        try:
+            sent = [producer.send(topic, b"x" * 500) for _ in range(120)]
+            keyed = [producer.send(topic, b"x", key=key) for key in KEYS if key]
+            producer.flush(30)
+            counts = [[f.get(10).partition for f in sent].count(p) for p in range(NUM_PARTITIONS)]
+            assert [f.get(10).partition for f in keyed] == [
+                java_partition(k, NUM_PARTITIONS) for k in KEYS if k
+            ]
+        finally:
+            producer.close()
+    assert sum(counts) == 120
+    assert min(counts) > 5

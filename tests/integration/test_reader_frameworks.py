@@ -1,0 +1,181 @@
+"""A reader inside what people train with: DataLoaders, a Hugging Face Trainer, Lightning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from dataset_catalog.manifest import DatasetManifest
+from dataset_catalog.testing import write_dataset
+from kafka_connection import Connection
+from ray_trainer.batch import Batch
+from ray_trainer.errors import LoaderWorkersError
+from ray_trainer.reader import DatasetReader
+
+NUM_SAMPLES = 100
+# torchdata 0.11 calls a function that PyTorch 2.15 deprecates
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+
+
+@pytest.fixture(scope="module")
+def manifest(connection: Connection) -> DatasetManifest:
+    samples = pa.RecordBatch.from_pydict(
+        {
+            "id": pa.array(range(NUM_SAMPLES)),
+            "x": pa.array([[float(n % 7), 1.0] for n in range(NUM_SAMPLES)], pa.list_(pa.float32(), 2)),
+            "labels": pa.array([float(n % 7) for n in range(NUM_SAMPLES)], pa.float32()),
+        }
+    )
+    return write_dataset(connection, samples, topic="reader-frameworks")
+
+
+@pytest.fixture
+def reader(connection: Connection, manifest: DatasetManifest) -> Iterator[DatasetReader]:
+    with closing(open_reader(connection, manifest)) as made:
+        yield made
+
+
+def open_reader(connection: Connection, manifest: DatasetManifest) -> DatasetReader:
+    return DatasetReader(manifest, global_batch_size=10, connection=connection, hold_whole=False, seed=2)
+
+
+def again(reader: DatasetReader) -> DatasetReader:
+    return open_reader(reader.connection, reader.dataset)
+
+
+def loader(reader: DatasetReader, kind: type[Any], num_workers: int) -> Any:
+    # Threads run in this process, so a worker must not be forked from it.
+    context = "spawn" if num_workers else None
+    return kind(reader, batch_size=None, num_workers=num_workers, multiprocessing_context=context)
+
+
+@pytest.mark.parametrize(("kind", "num_workers"), [(DataLoader, 0), (DataLoader, 1), (StatefulDataLoader, 0)])
+def test_a_loader_hands_out_the_readers_batches(
+    reader: DatasetReader, kind: type[Any], num_workers: int
+) -> None:
+    batches = list(loader(reader, kind, num_workers))
+    assert sorted(n for batch in batches for n in batch["id"].tolist()) == list(range(NUM_SAMPLES))
+    assert all(isinstance(batch, Batch) for batch in batches)
+    assert batches[0].global_num_samples == 10
+    assert batches[0].cursor is not None
+    assert batches[0].split(4)[0].num_samples == 3
+
+
+def test_several_worker_processes_are_refused(reader: DatasetReader) -> None:
+    with pytest.raises((LoaderWorkersError, RuntimeError), match="2 worker processes"):
+        list(loader(reader, DataLoader, 2))
+
+
+@pytest.mark.parametrize(("num_workers", "num_steps"), [(0, 0), (0, 4), (0, 10), (1, 4)])
+def test_a_stateful_loader_resumes_where_it_stood(
+    reader: DatasetReader, num_workers: int, num_steps: int
+) -> None:
+    first = loader(reader, StatefulDataLoader, num_workers)
+    iterator = iter(first)
+    seen = [n for batch in islice(iterator, num_steps) for n in batch["id"].tolist()]
+    state = first.state_dict()
+    del iterator
+    other = again(reader)
+    resumed = loader(other, StatefulDataLoader, num_workers)
+    resumed.load_state_dict(state)
+    rest = [n for batch in resumed for n in batch["id"].tolist()]
+    other.close()
+    if num_steps == 10:  # at an epoch's end, the next one follows, or nothing of this one
+        assert rest == [] or sorted(rest) == list(range(NUM_SAMPLES))
+    else:
+        assert sorted(seen + rest) == list(range(NUM_SAMPLES))
+
+
+class Linear(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.seen: list[int] = []
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, id: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.seen += id.tolist()
+        return {"loss": ((self.layer(x)[:, 0] - labels) ** 2).mean()}
+
+
+def test_a_hugging_face_trainer_trains_on_every_sample_once_an_epoch(
+    reader: DatasetReader, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        from transformers import Trainer, TrainingArguments
+
+        class ReaderTrainer(Trainer):  # type: ignore[misc]
+            def get_train_dataloader(self) -> DatasetReader:
+                return reader
+
+        model = Linear()
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path),
+            num_train_epochs=2,
+            ignore_data_skip=True,
+            remove_unused_columns=False,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+            logging_strategy="no",
+        )
+        result = ReaderTrainer(model=model, args=arguments).train()
+    assert result.global_step == 20
+    assert sorted(model.seen[:NUM_SAMPLES]) == sorted(model.seen[NUM_SAMPLES:]) == list(range(NUM_SAMPLES))
+    assert model.seen[:NUM_SAMPLES] != model.seen[NUM_SAMPLES:]
+
+
+def test_lightning_trains_on_every_sample_and_resumes_in_the_middle_of_an_epoch(
+    reader: DatasetReader, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        import lightning
+
+        class Module(lightning.LightningModule):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = Linear()
+
+            def training_step(self, batch: Batch, _: int) -> torch.Tensor:
+                return self.model(**batch)["loss"]
+
+            def configure_optimizers(self) -> torch.optim.Optimizer:
+                return torch.optim.SGD(self.parameters(), lr=0.01)
+
+        class StopInTheMiddle(lightning.Callback):  # type: ignore[misc]
+            def on_train_batch_end(self, trainer: Any, *_: object) -> None:
+                if trainer.global_step == 4:
+                    trainer.save_checkpoint(tmp_path / "last.ckpt")
+                    raise KeyboardInterrupt
+
+        def train(module: Module, data: DatasetReader, *, resume: bool) -> None:
+            trainer = lightning.Trainer(
+                max_epochs=1,
+                callbacks=[] if resume else [StopInTheMiddle()],
+                accelerator="cpu",
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                default_root_dir=tmp_path,
+            )
+            path = tmp_path / "last.ckpt" if resume else None
+            trainer.fit(module, data, ckpt_path=path, weights_only=False)
+
+        first, resumed, other = Module(), Module(), again(reader)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            train(first, reader, resume=False)
+        train(resumed, other, resume=True)
+        other.close()
+    assert len(first.model.seen) == 40
+    assert sorted(first.model.seen + resumed.model.seen) == list(range(NUM_SAMPLES))

@@ -1,0 +1,120 @@
+"""A training as a job on a Ray cluster that runs already: followed, stopped, gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_connection import Connection
+from kafka_plugin.loader import load_dataset
+from ray_trainer.audit import audit
+from ray_trainer.errors import JobError, UnknownRecipeError
+from ray_trainer.submit import submit
+from ray_trainer.train_config import TrainConfig
+
+HEAD = Path(__file__).with_name("ray_head.py")
+NUM_SAMPLES = 700
+
+
+@pytest.fixture(scope="module")
+def ray_head() -> Iterator[str]:
+    """The address of a Ray cluster's dashboard."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    head = subprocess.Popen(
+        [sys.executable, str(HEAD), str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+    )
+    assert head.stdin is not None
+    assert head.stdout is not None
+    with head.stdin, head.stdout:
+        assert json.loads(head.stdout.readline())["dashboard_url"]
+        yield f"http://127.0.0.1:{port}"
+        head.stdin.close()
+        assert head.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def sentences(connection: Connection) -> str:
+    name = f"sentences-{uuid.uuid4().hex[:8]}"
+    words = ("river", "stone", "cloud", "winter", "harbour")
+    columns = {
+        "text": [f"the {words[i % 5]} is {'warm' if i % 2 else 'cold'} {i}" for i in range(NUM_SAMPLES)],
+        "label": ["yes" if i % 2 else "no" for i in range(NUM_SAMPLES)],
+    }
+    load_dataset(columns, name, connection=connection, partitions=3)
+    return name
+
+
+@pytest.mark.timeout(1800)
+def test_a_job_that_was_stopped_and_submitted_again_is_exact(
+    tmp_path: Path, connection: Connection, ray_head: str, sentences: str
+) -> None:
+    config = TrainConfig(
+        dataset=sentences,
+        run="job",
+        storage=str(tmp_path / "runs"),
+        workers=2,
+        epochs=12,
+        global_batch_size=32,
+        checkpoint_interval_s=0.5,
+        connection=connection,
+        options={"max_tokens": 16, "vocabulary_size": 200},
+    )
+    lines: list[str] = []
+
+    def stop_at_the_first_checkpoint(line: str) -> None:
+        lines.append(line)
+        if line.startswith("checkpoint after step") and not any(
+            word.startswith("stopping") for word in lines
+        ):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = submit("text-classification", config, address=ray_head, tell=stop_at_the_first_checkpoint)
+    assert (stopped.status, stopped.exit_code) == ("STOPPED", 130), lines
+    assert "stopping the job after a checkpoint" in lines
+    again = submit("text-classification", config, address=ray_head, tell=lines.append)
+
+    assert (again.status, again.exit_code) == ("SUCCEEDED", 0), lines
+    assert again.result is not None
+    assert again.result["epochs"] == 12
+    assert again.result["loss"][-1] < again.result["loss"][0]
+    assert any("go on after step" in line for line in lines)
+    assert audit("job", tmp_path / "runs", connection).exactly_once
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_fails_says_so_in_one_sentence_and_with_its_exit_code(
+    tmp_path: Path, connection: Connection, ray_head: str
+) -> None:
+    lines: list[str] = []
+    config = TrainConfig(dataset="nowhere", storage=str(tmp_path), connection=connection)
+
+    job = submit("text-classification", config, address=ray_head, tell=lines.append)
+
+    assert (job.status, job.exit_code, job.result) == ("FAILED", 1, None)
+    assert any(line.startswith("no dataset is named 'nowhere'") for line in lines), lines
+    assert not any("Traceback" in line for line in lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_cluster_it_is_one_sentence(connection: Connection) -> None:
+    config = TrainConfig(dataset="cola", connection=connection)
+
+    with pytest.raises(JobError, match=r"at http://127\.0\.0\.1:9 did not take the job"):
+        submit("text-classification", config, address="http://127.0.0.1:9")
+    with pytest.raises(UnknownRecipeError, match="there are image-classification, text-classification"):
+        submit("nothing", config, address="http://127.0.0.1:9")

