@@ -25,6 +25,7 @@
     ├── RayUnavailableError         no Ray cluster answers, or none can be started
     ├── WorkersUnavailableError     the Ray cluster has no place for the workers
     ├── JobError                    no Ray cluster takes the job
+    ├── JobLostError                a Ray cluster that took a job does not answer any more
     └── TrainingFailedError         the workers failed, and restarting did not help
 
 Facts are attributes, the message says what to do. Errors cross processes in Ray, so they pickle whatever
@@ -465,6 +466,24 @@ class JobError(TrainerError):
             "or say where it is with --address http://HOST:8265."
         )
         self.address = address
+        self.reason = reason
+
+
+class JobLostError(TrainerError):
+    """A Ray cluster that took a job does not answer any more.
+
+    Attributes:
+        job_id: Ray's name for the job.
+        reason: what was answered, if anything.
+    """
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(
+            f"the Ray cluster does not answer any more: {reason}. Job {job_id} may go on without being "
+            f"followed; `ray job status {job_id}` tells. Submitted again under the same run name, it goes on "
+            "after its last checkpoint."
+        )
+        self.job_id = job_id
         self.reason = reason
 
 

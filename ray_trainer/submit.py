@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import queue
 import re
 import shlex
@@ -22,17 +23,22 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
+from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 from requests.exceptions import RequestException
 
 from kafka_connection.connection import Connection
 from kafka_connection.environment import evenload_home, resolve_connection
-from ray_trainer.errors import JobError
+from ray_trainer.errors import JobError, JobLostError
 from ray_trainer.job_driver import JOB_VARIABLE, RESULT_PREFIX
 from ray_trainer.recipes.registry import find_recipe
 from ray_trainer.run_names import default_run_name
@@ -42,10 +48,13 @@ from ray_trainer.train_config import TrainConfig
 
 __all__ = ["SubmittedJob", "submit"]
 
+_log = logging.getLogger(__name__)
+
 STOPPED_EXIT_CODE: Final = 130
 _STOP_WAIT_S: Final = 300  # a worker in the middle of a long step has to end it first
 _LOOK_S: Final = 0.2
 _STATUS_S: Final = 1.0
+_TALKATIVE_LOGGERS: Final = ("ray._private.authentication", "ray.dashboard.modules.job.sdk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,7 @@ def submit(
 
     Raises:
         JobError: No cluster answers there, or it refuses the job.
+        JobLostError: The cluster no longer answers while the job runs.
         UnknownRecipeError: There is no such recipe.
     """
     find_recipe(recipe)
@@ -119,7 +129,10 @@ def submit(
     with _translated(address):
         client.submit_job(entrypoint=_entrypoint(), submission_id=job_id, runtime_env=environment)
     tell(f"job {job_id} submitted")
-    return _follow(client, job_id, run, tell)
+    try:
+        return _follow(client, job_id, run, tell)
+    except (RuntimeError, ConnectionError, RequestException) as error:
+        raise JobLostError(job_id, _one_line(error)) from error
 
 
 def _follow(client: JobSubmissionClient, job_id: str, run: str, tell: Callable[[str], None]) -> SubmittedJob:
@@ -153,40 +166,38 @@ class _LogLines:
     def __init__(self, client: JobSubmissionClient, job_id: str) -> None:
         self._client = client
         self._job_id = job_id
-        self._chunks: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._chunks: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=lambda: asyncio.run(self._tail()), name="job-log", daemon=True).start()
 
     def until_end(self) -> Iterator[str]:
         """Whole lines as they come, and an empty one whenever none has come for a moment."""
-        rest, looked_at_s, is_ended = "", time.monotonic(), False
+        num_seen, rest, looked_at_s = 0, "", time.monotonic()
         while True:
-            try:
-                chunk = self._chunks.get(timeout=_LOOK_S)
-            except queue.Empty:
-                chunk = ""
-            if chunk is None:
-                break
+            chunk = self._next_chunk()
+            num_seen += len(chunk)
             *lines, rest = (rest + chunk).split("\n")
             yield from lines
             if chunk:
                 continue
             yield ""
-            if is_ended:  # and its log has been silent since
-                break
             if time.monotonic() - looked_at_s >= _STATUS_S:
                 looked_at_s = time.monotonic()
-                is_ended = self._client.get_job_status(self._job_id).is_terminal()
-        while not self._client.get_job_status(self._job_id).is_terminal():
-            time.sleep(_LOOK_S)
-            yield ""
-        yield rest
+                if self._client.get_job_status(self._job_id).is_terminal():
+                    break
+        # Following lags behind by seconds, or has broken off; the whole log has what did not come.
+        yield from (rest + self._client.get_job_logs(self._job_id)[num_seen:]).split("\n")
+
+    def _next_chunk(self) -> str:
+        with suppress(queue.Empty):
+            return self._chunks.get(timeout=_LOOK_S)
+        return ""
 
     async def _tail(self) -> None:
         try:
             async for chunk in self._client.tail_job_logs(self._job_id):
                 self._chunks.put(chunk)
-        finally:
-            self._chunks.put(None)
+        except (RuntimeError, aiohttp.ClientError, OSError) as error:
+            _log.warning("the log of job %s comes at its end, it can't be followed: %s", self._job_id, error)
 
 
 def _entrypoint() -> str:
@@ -206,7 +217,12 @@ def _public_connection(connection: Connection) -> dict[str, Any] | None:
 
 
 def _connect(address: str | None) -> JobSubmissionClient:
+    # A cluster that a script started (`ray.init`) asks for the token in ~/.ray. Ray 2.60 looks for it by
+    # itself when joining a cluster, but not in its job client.
+    for name in _TALKATIVE_LOGGERS:  # about the token, and the log's connection
+        logging.getLogger(name).setLevel(logging.ERROR)
     with _translated(address):
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         return JobSubmissionClient(address)
 
 
@@ -214,6 +230,14 @@ def _connect(address: str | None) -> JobSubmissionClient:
 def _translated(address: str | None) -> Iterator[None]:
     try:
         yield
+    except AuthenticationError as error:
+        reason = (
+            f"it asks for a token that is not here ({str(error).splitlines()[0]}); see `ray get-auth-token`"
+        )
+        raise JobError(address or "the default address", reason) from error
     except (RuntimeError, ConnectionError, RequestException, ValueError) as error:
-        lines = re.sub(r"\s+", " ", str(error)).strip()
-        raise JobError(address or "the default address", lines[:300]) from error
+        raise JobError(address or "the default address", _one_line(error)) from error
+
+
+def _one_line(error: Exception) -> str:
+    return re.sub(r"\s+", " ", str(error)).strip()[:300]

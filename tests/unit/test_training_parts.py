@@ -202,6 +202,7 @@ EXAMPLES = [
     errors.RayUnavailableError(None, "too slow"),
     errors.WorkersUnavailableError({"CPU": 8.0}, {"CPU": 2.0}),
     errors.JobError("http://x", "refused"),
+    errors.JobLostError("evenload-run-1", "refused"),
     errors.TrainingFailedError("r", "why", restarts=3),
 ]
 
