@@ -35,8 +35,8 @@ from kafka_connection import Connection
 from kafka_connection.clients import confluent_consumer, confluent_producer
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.topics import create_topic
-from ray_trainer.fetch import BlockRange, ExactRangeFetcher, fetch_all
-from ray_trainer.reader import DatasetReader
+from ray_trainer.fetching.fetch import BlockRange, ExactRangeFetcher, fetch_all
+from ray_trainer.reading.reader import DatasetReader
 
 SAMPLE_BYTES = 3072
 BATCH = 256

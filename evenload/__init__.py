@@ -11,13 +11,13 @@ from typing import Any
 
 _HOMES = {
     "BalancedProducer": "kafka_plugin.producer",
-    "Batch": "ray_trainer.batch",
+    "Batch": "ray_trainer.reading.batch",
     "Connection": "kafka_connection.connection",
-    "DatasetReader": "ray_trainer.reader",
+    "DatasetReader": "ray_trainer.reading.reader",
     "NodeAwarePartitioner": "kafka_plugin.partitioner",
-    "Session": "ray_trainer.session",
+    "Session": "ray_trainer.training.session",
     "load_dataset": "kafka_plugin.loader",
-    "prepare_model": "ray_trainer.model",
+    "prepare_model": "ray_trainer.training.model",
 }
 
 __all__ = list(_HOMES)

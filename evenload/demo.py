@@ -28,10 +28,10 @@ from kafka_connection.clients import confluent_producer
 from kafka_connection.connection import Connection
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.topics import create_topic
-from ray_trainer.audit import audit
-from ray_trainer.events import AttemptStarted, CheckpointSaved, Event, Note, Recovered, StepDone
-from ray_trainer.train_config import TrainConfig, TrainResult
-from ray_trainer.trainer import train
+from ray_trainer.training.audit import audit
+from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, Note, Recovered, StepDone
+from ray_trainer.training.train_config import TrainConfig, TrainResult
+from ray_trainer.training.trainer import train
 from router.forecast import best_possible
 from telemetry_collector.collector import sample_once
 from telemetry_collector.snapshot import ClusterSnapshot

@@ -1,7 +1,7 @@
 """The loop that both recipes share: train a classifier, measure it after each epoch, leave the model.
 
 A recipe brings what differs, as a `Task`: which columns, how a batch becomes tensors, which model. The loop
-is the one of session.py, written out; it is meant to be read, and copied into a program of one's own.
+is the one of training/session.py, written out; it is meant to be read, and copied into one's own program.
 
 Read next: preparation.py (what happens before), evaluation.py, schedule.py.
 """
@@ -19,16 +19,16 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
 from kafka_connection.environment import resolve_connection
-from ray_trainer.batch import Batch
-from ray_trainer.model import prepare_model, unwrap
-from ray_trainer.reader import DatasetReader
+from ray_trainer.reading.batch import Batch
+from ray_trainer.reading.reader import DatasetReader
 from ray_trainer.recipes.evaluation import Evaluation
 from ray_trainer.recipes.options import RecipeOptions
 from ray_trainer.recipes.schedule import Schedule
-from ray_trainer.run_context import RunContext, current_run
-from ray_trainer.session import Session
-from ray_trainer.storage import RunStorage
-from ray_trainer.train_config import TrainConfig
+from ray_trainer.training.model import prepare_model, unwrap
+from ray_trainer.training.run_context import RunContext, current_run
+from ray_trainer.training.session import Session
+from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["Task", "run_context", "run_storage", "train_classifier"]
 

@@ -16,9 +16,9 @@ from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
 from dataset_catalog.catalog import Catalog
 from kafka_connection.connection import Connection
-from ray_trainer.model import model_device, unwrap
-from ray_trainer.reader import DatasetReader
+from ray_trainer.reading.reader import DatasetReader
 from ray_trainer.recipes.metrics import ClassCounts
+from ray_trainer.training.model import model_device, unwrap
 
 __all__ = ["Evaluation", "Measured"]
 

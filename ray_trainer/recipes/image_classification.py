@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from kafka_connection.connection import Connection
-from ray_trainer.batch import Batch
+from ray_trainer.reading.batch import Batch
 from ray_trainer.recipes.classification import run_storage, train_classifier
 from ray_trainer.recipes.columns import choose_image_column
 from ray_trainer.recipes.image_facts import ImageFacts, look_at_images
@@ -48,8 +48,8 @@ from ray_trainer.recipes.pretrained import (
     make_resnet,
     silence,
 )
-from ray_trainer.storage import RunStorage
-from ray_trainer.train_config import TrainConfig
+from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["check", "train"]
 

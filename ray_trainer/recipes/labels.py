@@ -14,9 +14,9 @@ import torch
 
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection.connection import Connection
-from ray_trainer.batch import Batch
 from ray_trainer.errors import LabelError
-from ray_trainer.reader import DatasetReader
+from ray_trainer.reading.batch import Batch
+from ray_trainer.reading.reader import DatasetReader
 
 __all__ = ["LabelNumbers", "check_labels", "class_names", "find_classes", "read_in_order"]
 

@@ -21,14 +21,14 @@ from dataset_catalog.catalog import Catalog
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection.connection import Connection
 from ray_trainer.errors import RunMismatchError, UnknownRunError
+from ray_trainer.planning.rule import choose_rule, plan_facts, plan_fingerprint
+from ray_trainer.planning.steps import check_world_size
 from ray_trainer.recipes.columns import choose_label_column
 from ray_trainer.recipes.labels import check_labels, class_names, find_classes
 from ray_trainer.recipes.options import RecipeOptions
-from ray_trainer.rule import choose_rule, plan_facts, plan_fingerprint
-from ray_trainer.run_record import create_run, new_run
-from ray_trainer.steps import check_world_size
-from ray_trainer.storage import RunStorage
-from ray_trainer.train_config import TrainConfig
+from ray_trainer.training.run_record import create_run, new_run
+from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["Asked", "Findings", "Preparation", "Subject", "local_model", "prepare", "read_preparation"]
 

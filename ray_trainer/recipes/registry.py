@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 from kafka_connection.connection import Connection
 from ray_trainer.errors import UnknownRecipeError
 from ray_trainer.recipes.options import ImageClassificationOptions, RecipeOptions, TextClassificationOptions
-from ray_trainer.storage import RunStorage
-from ray_trainer.train_config import TrainConfig
+from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["RECIPES", "Recipe", "RecipeModule", "find_recipe"]
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from ray_trainer.cursor import Cursor
+from ray_trainer.planning.cursor import Cursor
 
 __all__ = ["Schedule", "rate_factor"]
 

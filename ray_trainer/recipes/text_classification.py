@@ -19,7 +19,7 @@ from torch import nn
 
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection.connection import Connection
-from ray_trainer.batch import Batch
+from ray_trainer.reading.batch import Batch
 from ray_trainer.recipes.classification import run_storage, train_classifier
 from ray_trainer.recipes.columns import choose_text_column
 from ray_trainer.recipes.labels import LabelNumbers, read_in_order
@@ -42,8 +42,8 @@ from ray_trainer.recipes.pretrained import (
     wrap_tokenizer,
 )
 from ray_trainer.recipes.wordpiece import make_tokenizer, within_bounds
-from ray_trainer.storage import RunStorage
-from ray_trainer.train_config import TrainConfig
+from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["check", "train"]
 

@@ -16,8 +16,8 @@ from evenload.local_cluster import LocalCluster
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
 from ray_trainer.errors import FetchTimeoutError
-from ray_trainer.fetch import FetchConfig
-from ray_trainer.reader import DatasetReader
+from ray_trainer.fetching.fetch import FetchConfig
+from ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 600
 ROW_BYTES = 60_000  # so that little of the dataset is read when the trouble comes

@@ -14,9 +14,9 @@ from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
 from evenload.local_cluster import LocalCluster
 from kafka_plugin.loader import load_dataset
-from ray_trainer.audit import audit
-from ray_trainer.reader import DatasetReader
-from ray_trainer.session import Session
+from ray_trainer.reading.reader import DatasetReader
+from ray_trainer.training.audit import audit
+from ray_trainer.training.session import Session
 
 NUM_SAMPLES = 900
 

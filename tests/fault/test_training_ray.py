@@ -20,10 +20,10 @@ import pytest
 
 from kafka_connection import Connection
 from kafka_plugin.loader import load_dataset
-from ray_trainer.audit import audit, covered_segments
-from ray_trainer.checkpoint import CheckpointStore
-from ray_trainer.run_record import read_run
-from ray_trainer.storage import RunStorage
+from ray_trainer.training.audit import audit, covered_segments
+from ray_trainer.training.checkpoint import CheckpointStore
+from ray_trainer.training.run_record import read_run
+from ray_trainer.training.storage import RunStorage
 
 DRIVER = Path(__file__).with_name("training_driver.py")
 NUM_SAMPLES = 1501

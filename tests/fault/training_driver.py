@@ -19,11 +19,11 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
 from kafka_connection.connection import Connection
-from ray_trainer.events import Event
-from ray_trainer.model import prepare_model
-from ray_trainer.reader import DatasetReader
-from ray_trainer.session import Session
-from ray_trainer.trainer import TrainConfig, train
+from ray_trainer.reading.reader import DatasetReader
+from ray_trainer.training.events import Event
+from ray_trainer.training.model import prepare_model
+from ray_trainer.training.session import Session
+from ray_trainer.training.trainer import TrainConfig, train
 
 
 def loop(config: dict[str, Any]) -> None:

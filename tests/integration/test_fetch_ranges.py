@@ -31,7 +31,7 @@ from ray_trainer.errors import (
     ReadError,
     RecordsGoneError,
 )
-from ray_trainer.fetch import (
+from ray_trainer.fetching.fetch import (
     BlockFetcher,
     BlockRange,
     ExactRangeFetcher,
@@ -40,7 +40,7 @@ from ray_trainer.fetch import (
     fetch_all,
     parse_topic_id,
 )
-from ray_trainer.testing_fetcher import MemoryFetcher
+from ray_trainer.fetching.testing import MemoryFetcher
 
 
 def threads() -> set[str]:

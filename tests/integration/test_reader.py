@@ -23,9 +23,9 @@ from dataset_catalog.manifest import DatasetManifest, Encoding
 from dataset_catalog.testing import write_dataset
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
-from ray_trainer.batch import Batch
 from ray_trainer.errors import CursorMismatchError, TooManyWorkersError, UndecodableColumnError
-from ray_trainer.reader import DatasetReader
+from ray_trainer.reading.batch import Batch
+from ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 230
 MODES = ["whole", "blocks", "record"]

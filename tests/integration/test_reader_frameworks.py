@@ -18,9 +18,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.testing import write_dataset
 from kafka_connection import Connection
-from ray_trainer.batch import Batch
 from ray_trainer.errors import LoaderWorkersError
-from ray_trainer.reader import DatasetReader
+from ray_trainer.reading.batch import Batch
+from ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 100
 # torchdata 0.11 calls a function that PyTorch 2.15 deprecates

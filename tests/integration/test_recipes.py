@@ -18,13 +18,13 @@ from safetensors.torch import load_file
 
 from kafka_connection import Connection
 from kafka_plugin.loader import load_dataset
-from ray_trainer.audit import audit
 from ray_trainer.errors import ColumnChoiceError, LabelError, ModelUnavailableError, RunMismatchError
-from ray_trainer.events import Evaluated, Note, StepDone
 from ray_trainer.recipes import find_recipe
-from ray_trainer.storage import RunStorage
-from ray_trainer.testing_ranks import rank_processes
-from ray_trainer.train_config import TrainConfig
+from ray_trainer.training.audit import audit
+from ray_trainer.training.events import Evaluated, Note, StepDone
+from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.testing import rank_processes
+from ray_trainer.training.train_config import TrainConfig
 
 LOOP = Path(__file__).with_name("recipes_loop.py")
 sys.path.insert(0, str(LOOP.parent))

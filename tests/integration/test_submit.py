@@ -16,10 +16,10 @@ import pytest
 
 from kafka_connection import Connection
 from kafka_plugin.loader import load_dataset
-from ray_trainer.audit import audit
 from ray_trainer.errors import JobError, UnknownRecipeError
-from ray_trainer.submit import submit
-from ray_trainer.train_config import TrainConfig
+from ray_trainer.training.audit import audit
+from ray_trainer.training.submit import submit
+from ray_trainer.training.train_config import TrainConfig
 
 HEAD = Path(__file__).with_name("ray_head.py")
 NUM_SAMPLES = 700

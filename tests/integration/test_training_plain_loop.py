@@ -17,14 +17,14 @@ from dataset_catalog.catalog import Catalog
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
 from kafka_plugin.loader import load_dataset
-from ray_trainer.audit import audit
-from ray_trainer.checkpoint import CheckpointStore
 from ray_trainer.errors import RunMismatchError, UnknownRunError
-from ray_trainer.group_progress import group_of
-from ray_trainer.reader import DatasetReader
-from ray_trainer.session import Session
-from ray_trainer.storage import RunStorage
-from ray_trainer.testing import MemoryReader
+from ray_trainer.reading.reader import DatasetReader
+from ray_trainer.reading.testing import MemoryReader
+from ray_trainer.training.audit import audit
+from ray_trainer.training.checkpoint import CheckpointStore
+from ray_trainer.training.group_progress import group_of
+from ray_trainer.training.session import Session
+from ray_trainer.training.storage import RunStorage
 
 NUM_SAMPLES = 61
 NUM_STEPS = 14  # two epochs of 61 samples, 9 at a time

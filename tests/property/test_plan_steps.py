@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_trainer.errors import TooManyWorkersError
-from ray_trainer.steps import (
+from ray_trainer.planning.steps import (
     check_rest_of_epoch,
     check_world_size,
     microbatch_bounds,

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
-from ray_trainer.blocks import BlockTable
-from ray_trainer.decoding import BatchDecoder
-from ray_trainer.plan import EpochPlan, PlanRule
-from ray_trainer.sample_split import SampleSplit, SplitTable
-from ray_trainer.step_source import FetchedBlocks
-from ray_trainer.step_stream import StepStream, group_steps
-from ray_trainer.testing_fetcher import MemoryFetcher
+from ray_trainer.fetching.testing import MemoryFetcher
+from ray_trainer.planning.blocks import BlockTable
+from ray_trainer.planning.plan import EpochPlan, PlanRule
+from ray_trainer.reading.decoding import BatchDecoder
+from ray_trainer.reading.sample_split import SampleSplit, SplitTable
+from ray_trainer.reading.step_source import FetchedBlocks
+from ray_trainer.reading.step_stream import StepStream, group_steps
 
 
 def place(records: list[Any], *, partitions: int, gap: int, seed: int) -> list[PlacedRecord]:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dataset_catalog.encoding import encode_samples
 from dataset_catalog.testing import make_manifest
-from ray_trainer.decoding import BatchDecoder
 from ray_trainer.errors import UndecodableColumnError
-from ray_trainer.record_layout import RecordOpener
+from ray_trainer.reading.decoding import BatchDecoder
+from ray_trainer.reading.record_layout import RecordOpener
 
 
 def samples(num_rows: int, seed: int) -> pa.RecordBatch:

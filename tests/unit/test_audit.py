@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_trainer.audit import AuditReport, audit_run
-from ray_trainer.checkpoint import CheckpointIndex, CheckpointStore, attempt_folder, checkpoint_name
-from ray_trainer.ledger import (
+from ray_trainer.training.audit import AuditReport, audit_run
+from ray_trainer.training.checkpoint import CheckpointIndex, CheckpointStore, attempt_folder, checkpoint_name
+from ray_trainer.training.ledger import (
     AttemptStart,
     ResumedFrom,
     Segment,
@@ -18,8 +18,8 @@ from ray_trainer.ledger import (
     write_entries,
     write_start,
 )
-from ray_trainer.run_record import FinishedRecord, RunRecord, write_finished
-from ray_trainer.storage import RunStorage
+from ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished
+from ray_trainer.training.storage import RunStorage
 
 NUM_SAMPLES, BATCH = 20, 4  # 5 steps an epoch
 RECORD = RunRecord(

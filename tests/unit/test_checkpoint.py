@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_trainer.checkpoint import (
+from ray_trainer.errors import InvalidCheckpointError, StorageUnwritableError
+from ray_trainer.training.checkpoint import (
     INDEX_NAME,
     STATE_NAME,
     CheckpointIndex,
@@ -15,8 +16,7 @@ from ray_trainer.checkpoint import (
     attempt_folder,
     checkpoint_name,
 )
-from ray_trainer.errors import InvalidCheckpointError, StorageUnwritableError
-from ray_trainer.storage import HashingWriter, RunStorage
+from ray_trainer.training.storage import HashingWriter, RunStorage
 
 STATE = bytes(range(256)) * 4
 

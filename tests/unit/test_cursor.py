@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from ray_trainer.cursor import Cursor, kafka_view
 from ray_trainer.errors import CursorMismatchError
-from ray_trainer.plan import BlockTable, EpochPlan, PlanRule
+from ray_trainer.planning.cursor import Cursor, kafka_view
+from ray_trainer.planning.plan import BlockTable, EpochPlan, PlanRule
 
 
 def make_plan(*, epoch: int = 0) -> EpochPlan:

@@ -14,9 +14,9 @@ from PIL import Image
 from dataset_catalog.encoding import decode_samples, encode_samples
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.testing import make_manifest
-from ray_trainer.decoding import BatchDecoder, Decoded
 from ray_trainer.errors import UndecodableColumnError
-from ray_trainer.gather import gather
+from ray_trainer.reading.decoding import BatchDecoder, Decoded
+from ray_trainer.reading.gather import gather
 
 
 def manifest_of(batch: pa.RecordBatch, **features: str) -> DatasetManifest:

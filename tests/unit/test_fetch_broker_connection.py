@@ -14,7 +14,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeResponse
 
-from ray_trainer.broker_connection import BrokerConnection, BrokerLostError, BrokerRefusedError
+from ray_trainer.fetching.broker_connection import BrokerConnection, BrokerLostError, BrokerRefusedError
 
 SASL = {
     "security_protocol": "SASL_PLAINTEXT",

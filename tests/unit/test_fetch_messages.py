@@ -7,7 +7,7 @@ import uuid
 import pytest
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 
-from ray_trainer.fetch_messages import (
+from ray_trainer.fetching.fetch_messages import (
     FETCH_VERSION,
     FetchRequestWriter,
     correlation_id_of,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_trainer.ledger import (
+from ray_trainer.training.ledger import (
     AttemptStart,
     ResumedFrom,
     Segment,
@@ -21,8 +21,8 @@ from ray_trainer.ledger import (
     write_entries,
     write_start,
 )
-from ray_trainer.loss_curve import mean_by_epoch, read_curve, write_curve
-from ray_trainer.storage import RunStorage
+from ray_trainer.training.loss_curve import mean_by_epoch, read_curve, write_curve
+from ray_trainer.training.storage import RunStorage
 
 
 @pytest.fixture

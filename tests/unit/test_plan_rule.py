@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
-from ray_trainer.rule import PlanRule, choose_rule, plan_facts, plan_fingerprint, target_block_bytes
+from ray_trainer.planning.rule import PlanRule, choose_rule, plan_facts, plan_fingerprint, target_block_bytes
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ray_trainer.blocks import BlockTable
-from ray_trainer.plan import EpochPlan, PlanRule
+from ray_trainer.planning.blocks import BlockTable
+from ray_trainer.planning.plan import EpochPlan, PlanRule
 
 NUM_CLASSES = 10
 

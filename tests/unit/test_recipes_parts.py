@@ -18,6 +18,7 @@ from torch import nn
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.testing import make_manifest
 from ray_trainer.errors import ColumnChoiceError, LabelError, UnknownRecipeError
+from ray_trainer.reading.testing import MemoryReader
 from ray_trainer.recipes import RECIPES, find_recipe
 from ray_trainer.recipes.columns import choose_image_column, choose_label_column, choose_text_column
 from ray_trainer.recipes.image_classification import running_statistics
@@ -27,8 +28,7 @@ from ray_trainer.recipes.metrics import ClassCounts
 from ray_trainer.recipes.preparation import Preparation, local_model
 from ray_trainer.recipes.schedule import Schedule, rate_factor
 from ray_trainer.recipes.wordpiece import make_tokenizer, within_bounds
-from ray_trainer.testing import MemoryReader
-from ray_trainer.train_config import TrainConfig
+from ray_trainer.training.train_config import TrainConfig
 
 TENSOR = pa.fixed_shape_tensor(pa.uint8(), [8, 8])
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})

@@ -14,8 +14,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
-from ray_trainer.audit import audit_run
-from ray_trainer.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
 from ray_trainer.errors import (
     CheckpointMismatchError,
     CheckpointUnreadableError,
@@ -25,12 +23,14 @@ from ray_trainer.errors import (
     RunTakenOverError,
     StorageUnwritableError,
 )
-from ray_trainer.ledger import AttemptStart, Segment, read_parts, write_start
-from ray_trainer.model import detached_copy
-from ray_trainer.run_record import read_run
-from ray_trainer.session import Session
-from ray_trainer.storage import RunStorage
-from ray_trainer.testing import MemoryReader
+from ray_trainer.reading.testing import MemoryReader
+from ray_trainer.training.audit import audit_run
+from ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
+from ray_trainer.training.ledger import AttemptStart, Segment, read_parts, write_start
+from ray_trainer.training.model import detached_copy
+from ray_trainer.training.run_record import read_run
+from ray_trainer.training.session import Session
+from ray_trainer.training.storage import RunStorage
 
 NUM_SAMPLES = 53
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from ray_trainer import errors
-from ray_trainer.board import Board, WorkerFailure
-from ray_trainer.checkpoint_schedule import CheckpointSchedule
 from ray_trainer.errors import TrainerError
-from ray_trainer.events import (
+from ray_trainer.training.board import Board, WorkerFailure
+from ray_trainer.training.checkpoint_schedule import CheckpointSchedule
+from ray_trainer.training.events import (
     AttemptStarted,
     CheckpointSaved,
     Event,
@@ -22,9 +22,9 @@ from ray_trainer.events import (
     WorkerIdentity,
     WorkersLost,
 )
-from ray_trainer.model import detached_copy, unwrap
-from ray_trainer.random_state import step_seed
-from ray_trainer.run_names import default_run_name
+from ray_trainer.training.model import detached_copy, unwrap
+from ray_trainer.training.random_state import step_seed
+from ray_trainer.training.run_names import default_run_name
 
 
 def test_checkpoints_are_four_seconds_apart_while_they_cost_little() -> None:

@@ -1,0 +1,4 @@
+"""Records by exact offset ranges, checked, each byte once.
+
+Read next: fetch.py.
+"""

@@ -1,0 +1,271 @@
+"""The thread that talks to one broker: sends requests, takes answers, says what can't be had.
+
+Requests are answered in the order in which they are sent (Kafka promises that for a connection), so one
+loop is enough: fill up what is in flight, take one answer, go on. The broker prepares the next answers
+while this one is checked.
+
+Read next: range_fetch.py (what moves through here), broker_connection.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from dataset_catalog.record_header import RECORD_HEADER
+from ray_trainer.errors import CorruptRecordError, FetchRefusedError, ReadError, RecordsGoneError
+from ray_trainer.fetching.broker_connection import (
+    CLIENT_ID,
+    BrokerConnection,
+    BrokerLostError,
+    error_name,
+)
+from ray_trainer.fetching.fetch_config import FetchConfig
+from ray_trainer.fetching.fetch_messages import FetchRequestWriter, correlation_id_of, read_fetch_answer
+from ray_trainer.fetching.range_fetch import FetchedBlock, RangeFetch, RecordCheck
+from ray_trainer.fetching.receive_buffers import BufferPool
+from ray_trainer.fetching.record_batches import DamagedBatchError, StoredRecord, take_records
+from ray_trainer.fetching.topic_leaders import BrokerAddress
+
+_HEADER_KEY: Final = RECORD_HEADER.encode()
+_OFFSET_OUT_OF_RANGE: Final = 1
+# Errors that pass: leaders move, brokers start, a follower has not caught up, a disk is replaced. The names
+# are in Kafka's protocol guide, https://kafka.apache.org/protocol#protocol_error_codes
+_PASSING_ERRORS: Final = frozenset(
+    {-1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 56, 70, 71, 72, 74, 75, 76, 78, 100, 103, 106}
+)
+# A batch that fails its CRC is asked for again: what broke may have been on the way and not on the disk.
+_NUM_DAMAGED_MAX: Final = 3
+
+OnTrouble: TypeAlias = Callable[[list[RangeFetch], str], None]
+
+
+class BrokerLink:
+    """One broker's thread and connection; both begin with the first range.
+
+    Any thread may call. `on_trouble` gets back the ranges that this broker can't give now; ranges that
+    nobody will ever get end here, with an error.
+    """
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        *,
+        topic: str,
+        topic_id: uuid.UUID,
+        kafka_config: Mapping[str, Any],
+        config: FetchConfig,
+        pool: BufferPool,
+        check: RecordCheck | None,
+        on_trouble: OnTrouble,
+    ) -> None:
+        self.address = address
+        self.num_wire_bytes = 0
+        self._topic = topic
+        self._kafka_config = kafka_config
+        self._config = config
+        self._pool = pool
+        self._check = check
+        self._on_trouble = on_trouble
+        self._writer = FetchRequestWriter(
+            topic_id=topic_id, client_id=CLIENT_ID, max_wait_ms=int(config.broker_wait_s * 1000)
+        )
+        self._lock = threading.Condition()
+        self._waiting: list[RangeFetch] = []  # a heap
+        self._in_flight: deque[tuple[int, RangeFetch]] = deque()  # only this link's thread
+        self._num_sent = 0
+        self._connection: BrokerConnection | None = None
+        self._is_closing = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"fetch-broker-{address.broker_id}-{topic}", daemon=True
+        )
+        self._thread.start()
+
+    def put(self, fetch: RangeFetch) -> None:
+        """Take over a range."""
+        with self._lock:
+            heapq.heappush(self._waiting, fetch)
+            self._lock.notify()
+
+    def interrupt(self) -> None:
+        """End soon, whatever is going on; ranges that are here go back as troubled."""
+        with self._lock:
+            self._is_closing = True
+            if self._connection is not None:
+                self._connection.interrupt()
+            self._lock.notify()
+
+    def join(self) -> None:
+        """Wait for the end, after `interrupt`."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._exchange_until_trouble()
+        finally:
+            self._drop("the reader is closing")
+
+    def _exchange_until_trouble(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._connect()
+                self._send_waiting()
+                self._take_answer()
+        except BrokerLostError as error:
+            self._drop(str(error))
+        except Exception as error:  # noqa: BLE001 - whoever waits for these ranges has to hear of it
+            # BrokerRefusedError; ValueError, when an answer makes no sense; and what nobody thought of.
+            fetches = self._disconnect()
+            refused = FetchRefusedError(topic=self._topic, reason=str(error) or repr(error))
+            refused.__cause__ = error
+            for fetch in fetches:
+                fetch.on_done(refused)
+
+    def _wait_for_work(self) -> bool:
+        """False when it is time to end."""
+        with self._lock:
+            while not (self._waiting or self._in_flight or self._is_closing):
+                self._lock.wait()
+            return not self._is_closing
+
+    def _connect(self) -> None:
+        if self._connection is not None and not (self._connection.is_expiring and not self._in_flight):
+            return
+        if self._connection is not None:
+            self._connection.close()
+        connection = BrokerConnection(
+            self.address.host,
+            self.address.port,
+            config=self._kafka_config,
+            timeout_s=self._config.connect_timeout_s,
+        )
+        with self._lock:
+            self._connection = connection
+            if self._is_closing:
+                connection.interrupt()
+        connection.open()
+        connection.set_timeout(self._config.request_timeout_s)
+
+    def _send_waiting(self) -> None:
+        """Fill up what is in flight, once half of it is answered: several requests in one system call."""
+        assert self._connection is not None
+        if len(self._in_flight) > self._config.num_in_flight_max // 2:
+            return
+        requests = []
+        with self._lock:
+            while self._waiting and self._may_send():
+                fetch = heapq.heappop(self._waiting)
+                self._num_sent = (self._num_sent + 1) & 0x7FFFFFFF
+                self._in_flight.append((self._num_sent, fetch))
+                requests.append(
+                    self._writer.write(
+                        self._num_sent,
+                        partition=fetch.wanted.partition,
+                        offset=fetch.next_offset,
+                        max_bytes=fetch.max_bytes,
+                    )
+                )
+        if requests:
+            self._connection.send(b"".join(requests))
+
+    def _may_send(self) -> bool:
+        assert self._connection is not None
+        return len(self._in_flight) < self._config.num_in_flight_max and not self._connection.is_expiring
+
+    def _take_answer(self) -> None:
+        assert self._connection is not None
+        frame = self._connection.receive(self._pool.allocate, more_to_come=len(self._in_flight) > 1)
+        self.num_wire_bytes += len(frame) + 4
+        correlation_id, fetch = self._in_flight[0]
+        if correlation_id_of(frame) != correlation_id:
+            raise BrokerLostError(f"{self._connection.address} answered another request than was sent")
+        answer = read_fetch_answer(frame)
+        self._in_flight.popleft()
+        if answer.error_code:
+            self._take_error(fetch, answer.error_code)
+            return
+        try:
+            self._take_records(fetch, answer.records, answer.high_watermark)
+        except DamagedBatchError as error:
+            fetch.num_damaged += 1
+            if fetch.num_damaged < _NUM_DAMAGED_MAX:
+                self._on_trouble([fetch], str(error))
+            else:
+                fetch.on_done(self._corrupt(fetch, fetch.next_offset, str(error)))
+
+    def _take_error(self, fetch: RangeFetch, error_code: int) -> None:
+        said = f"broker {self.address.broker_id} says {error_name(error_code)}"
+        if error_code in _PASSING_ERRORS:
+            self._on_trouble([fetch], said)
+        elif error_code == _OFFSET_OUT_OF_RANGE:
+            fetch.on_done(self._gone(fetch, fetch.next_offset, said))
+        else:
+            fetch.on_done(FetchRefusedError(topic=self._topic, reason=said))
+
+    def _take_records(self, fetch: RangeFetch, data: memoryview, high_watermark: int) -> None:
+        wanted = fetch.wanted
+        records: list[StoredRecord] = []
+        next_offset = take_records(
+            data,
+            first_offset=fetch.next_offset,
+            end_offset=wanted.end_offset,
+            header_key=_HEADER_KEY,
+            into=records,
+        )
+        fetch.records += records
+        if next_offset >= wanted.end_offset:
+            fetch.on_done(self._finished(fetch))
+        elif next_offset > fetch.next_offset:
+            fetch.note_progress(next_offset)
+            self.put(fetch)
+        else:
+            self._on_trouble(
+                [fetch], f"offset {next_offset} can't be read yet (high watermark {high_watermark})"
+            )
+
+    def _finished(self, fetch: RangeFetch) -> FetchedBlock | ReadError:
+        values: list[memoryview] = []
+        for record in fetch.records:
+            if record.offset != fetch.wanted.first_offset + len(values):
+                break
+            reason = self._check(record) if self._check else None
+            if record.value is None:
+                reason = "it has no value"
+            if reason or record.value is None:
+                return self._corrupt(fetch, record.offset, reason or "")
+            values.append(record.value)
+        if len(values) < fetch.wanted.num_records:
+            missing = fetch.wanted.first_offset + len(values)
+            return self._gone(fetch, missing, "the log goes on without it")
+        return FetchedBlock(fetch.wanted, values)
+
+    def _corrupt(self, fetch: RangeFetch, offset: int, reason: str) -> CorruptRecordError:
+        return CorruptRecordError(
+            topic=self._topic, partition=fetch.wanted.partition, offset=offset, reason=reason
+        )
+
+    def _gone(self, fetch: RangeFetch, offset: int, reason: str) -> RecordsGoneError:
+        return RecordsGoneError(
+            topic=self._topic, partition=fetch.wanted.partition, offset=offset, reason=reason
+        )
+
+    def _disconnect(self) -> list[RangeFetch]:
+        """Close the connection; the ranges that were to come over it."""
+        with self._lock:
+            fetches = [fetch for _, fetch in self._in_flight] + self._waiting
+            self._in_flight.clear()
+            self._waiting = []
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        return fetches
+
+    def _drop(self, reason: str) -> None:
+        fetches = self._disconnect()
+        if fetches:
+            self._on_trouble(fetches, reason)

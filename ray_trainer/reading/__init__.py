@@ -1,0 +1,4 @@
+"""From blocks to batches of tensors.
+
+Read next: reader.py.
+"""

@@ -1,0 +1,236 @@
+"""Where the samples of a step are: in blocks that come and go, or in a copy of the whole dataset.
+
+Either way a rank's share of a step becomes (slot of an open block, row in it), which a decoder reads.
+
+Read next: block_cache.py and whole_copy.py (the two ways), step_stream.py (who asks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dataset_catalog.errors import UndecodableValueError
+from dataset_catalog.manifest import DatasetManifest
+from ray_trainer.errors import CorruptRecordError
+from ray_trainer.fetching.fetch import BlockFetcher, BlockRange, FetchedBlock, fetch_all
+from ray_trainer.planning.blocks import BlockTable
+from ray_trainer.planning.plan import EpochPlan, StepShare
+from ray_trainer.reading.block_cache import BlockCache, CacheLimits, block_range
+from ray_trainer.reading.decoding import BatchDecoder, OpenBlock, OpenBlocks
+from ray_trainer.reading.record_layout import RecordOpener, decode_values
+from ray_trainer.reading.sample_split import SplitTable
+from ray_trainer.reading.whole_copy import WholeCopy
+
+Int64Array = npt.NDArray[np.int64]
+
+_COPY_BATCH_BYTES = 128 << 20  # far from the 2 GiB at which Arrow's offsets end
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A rank's samples of a step, in the order to be handed out. Arrays of one entry a sample.
+
+    Attributes:
+        slot, row: where to read it in the source's open blocks.
+        index: position in manifest order, of the whole dataset also where only a part is read.
+    """
+
+    slot: npt.NDArray[np.integer[Any]]
+    row: Int64Array
+    index: Int64Array
+
+
+class StepSource(Protocol):
+    """Gives steps' samples, in the order of steps. For one thread; any thread may interrupt."""
+
+    @property
+    def opened(self) -> OpenBlocks:
+        """What to decode from."""
+        ...
+
+    def locate(self, share: StepShare) -> Located:
+        """Wait until a step's samples can be read.
+
+        Raises:
+            ReadError: they can't be had.
+        """
+        ...
+
+    def release(self, share: StepShare) -> None:
+        """They have been read."""
+        ...
+
+    def interrupt(self) -> None:
+        """Stop fetching, and wait for that; `locate` in another thread ends with an error.
+
+        Open blocks stay open as long as the source exists: the other thread may be reading from them, by
+        address.
+        """
+        ...
+
+
+class FetchedBlocks:
+    """A StepSource that fetches the blocks as they are needed; one for each epoch.
+
+    Args:
+        plan: of the epoch.
+        start: first sample of the order that is still to be read.
+        split: the part of the dataset that the plan is of; None: all of it.
+        fetcher: made for this, and closed with this.
+    """
+
+    def __init__(
+        self,
+        manifest: DatasetManifest,
+        plan: EpochPlan,
+        *,
+        split: SplitTable | None,
+        start: int,
+        global_batch_size: int,
+        rank: int,
+        world_size: int,
+        decoder: BatchDecoder,
+        fetcher: BlockFetcher,
+        prefetch_bytes: int,
+    ) -> None:
+        self.opened = decoder.no_blocks()
+        self._manifest = manifest
+        self._schema = manifest.arrow_schema
+        self._first_sample = plan.table.first_sample
+        self._records = RecordOpener(manifest, decoder)
+        self._split = split
+        self._decoder = decoder
+        self._fetcher = fetcher
+        num_lanes = -(-plan.layout.num_lanes // world_size)
+        self._cache = BlockCache(
+            manifest,
+            plan.table,
+            plan.blocks_needed(
+                start=start, global_batch_size=global_batch_size, rank=rank, world_size=world_size
+            ),
+            fetcher=fetcher,
+            open_block=self._open,
+            opened=self.opened,
+            limits=CacheLimits.for_lanes(num_lanes, prefetch_bytes=prefetch_bytes),
+        )
+
+    def locate(self, share: StepShare) -> Located:
+        slot = self._cache.wait_for(share)
+        index = share.index
+        if self._split is not None:
+            places = zip(slot.tolist(), share.row.tolist(), strict=True)
+            blocks = self.opened.blocks
+            index = np.array([_index_in(blocks[at], row) for at, row in places], dtype=np.int64)
+        return Located(slot, share.row, index)
+
+    def release(self, share: StepShare) -> None:
+        self._cache.release(share)
+
+    def interrupt(self) -> None:
+        self._fetcher.close()
+        self._cache.interrupt()
+
+    def _open(self, block: int, fetched: FetchedBlock) -> OpenBlock:
+        """In a fetcher's thread: records to columns, and only the part's rows."""
+        with _undecodable_as_corrupt(self._manifest, fetched):
+            if self._split is None:
+                opened, num_rows = self._records.open(fetched.values)
+                num_expected = int(self._first_sample[block + 1]) - int(self._first_sample[block])
+            else:
+                batch = decode_values(fetched.values, self._schema, self._manifest.value_format)
+                num_rows, num_expected = batch.num_rows, self._split.num_full_rows(block)
+                rows = self._split.rows_of(block)
+                opened = self._decoder.open(batch.take(pa.array(rows)), index=self._split.index_of(block))
+            _require_rows(num_rows, num_expected)
+        return opened
+
+
+class HeldWhole:
+    """A StepSource over a copy of the whole dataset; one serves all epochs, the copy is closed elsewhere."""
+
+    def __init__(self, copy: WholeCopy, *, split: SplitTable | None, decoder: BatchDecoder) -> None:
+        self.opened = decoder.no_blocks()
+        self._slot = np.array(
+            [self.opened.put(decoder.open(batch)) for batch in copy.batches], dtype=np.int32
+        )
+        self._first = np.cumsum([0, *(batch.num_rows for batch in copy.batches)])
+        self._index = split.all_index() if split is not None else None
+
+    def locate(self, share: StepShare) -> Located:
+        index = share.index if self._index is None else self._index[share.index]
+        batch = np.searchsorted(self._first, index, side="right") - 1
+        return Located(self._slot[batch], index - self._first[batch], index)
+
+    def release(self, share: StepShare) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
+
+
+def build_whole(
+    manifest: DatasetManifest, table: BlockTable, fetcher: BlockFetcher
+) -> Iterator[pa.RecordBatch]:
+    """All samples of a dataset in manifest order, in a few large batches.
+
+    Raises:
+        ReadError: a block can't be had.
+    """
+    schema = manifest.arrow_schema
+    ranges = [block_range(manifest, table, block) for block in range(table.num_blocks)]
+    num_rows = dict(zip(ranges, np.diff(table.first_sample).tolist(), strict=True))
+    for stretch in _stretches(ranges):
+        batches: dict[BlockRange, pa.RecordBatch] = {}
+        for fetched in fetch_all(fetcher, stretch):
+            with _undecodable_as_corrupt(manifest, fetched):
+                batch = decode_values(fetched.values, schema, manifest.value_format)
+                _require_rows(batch.num_rows, num_rows[fetched.wanted])
+            batches[fetched.wanted] = batch
+        joined = pa.Table.from_batches([batches[wanted] for wanted in stretch], schema).combine_chunks()
+        yield from joined.to_batches()
+
+
+@contextmanager
+def _undecodable_as_corrupt(manifest: DatasetManifest, fetched: FetchedBlock) -> Iterator[None]:
+    try:
+        yield
+    except UndecodableValueError as error:
+        wanted = fetched.wanted
+        raise CorruptRecordError(
+            topic=manifest.topic,
+            partition=wanted.partition,
+            offset=wanted.first_offset,
+            reason=error.reason,
+        ) from error
+
+
+def _require_rows(num_rows: int, num_expected: int) -> None:
+    if num_rows != num_expected:
+        raise UndecodableValueError(f"it holds {num_rows} samples, the manifest says {num_expected}", 0)
+
+
+def _index_in(block: OpenBlock | None, row: int) -> int:
+    assert block is not None
+    assert block.index is not None
+    return int(block.index[row])
+
+
+def _stretches(ranges: list[BlockRange]) -> Iterator[list[BlockRange]]:
+    """The ranges in order, in stretches of bounded size."""
+    stretch: list[BlockRange] = []
+    size_bytes = 0
+    for wanted in ranges:
+        if stretch and size_bytes + wanted.size_bytes > _COPY_BATCH_BYTES:
+            yield stretch
+            stretch, size_bytes = [], 0
+        stretch.append(wanted)
+        size_bytes += wanted.size_bytes
+    if stretch:
+        yield stretch

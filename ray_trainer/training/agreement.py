@@ -1,0 +1,77 @@
+"""How ranks decide together without waiting: wishes of one step are decisions at the end of the next.
+
+Each rank says what it wishes (a checkpoint is due; somebody pressed Ctrl-C; ...) as numbers that are added
+up over all ranks while the next step computes. The sum is there long before that step ends; so every rank
+acts on the same wishes at the same step, and a step is never longer for it.
+
+Read next: session.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+from ray_trainer.training.peers import Peers, PendingSum
+
+__all__ = ["Agreement", "Decision", "Wishes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What one rank wishes.
+
+    Attributes:
+        checkpoint: One is due.
+        stop: The run is to stop, after a checkpoint.
+        preempted: A machine will be taken away: a checkpoint at once.
+        poll: Ask Ray about machines that will be taken away.
+        report: Tell Ray of the last checkpoint.
+        mean_loss: This rank's part of the mean loss of the step before.
+    """
+
+    checkpoint: bool = False
+    stop: bool = False
+    preempted: bool = False
+    poll: bool = False
+    report: bool = False
+    mean_loss: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What all ranks do, because at least one wished it; and the loss, added up."""
+
+    checkpoint: bool = False
+    stop: bool = False
+    preempted: bool = False
+    poll: bool = False
+    report: bool = False
+    mean_loss: float | None = None
+
+
+class Agreement:
+    """One exchange of wishes at a time. Training thread only."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._pending: PendingSum | None = None
+
+    def decide(self) -> Decision:
+        """What was wished at the step before. Nothing at the first."""
+        if self._pending is None:
+            return Decision()
+        checkpoint, stop, preempted, poll, report, mean_loss = self._pending.wait()
+        self._pending = None
+        return Decision(
+            checkpoint=checkpoint > 0,
+            stop=stop > 0,
+            preempted=preempted > 0,
+            poll=poll > 0,
+            report=report > 0,
+            mean_loss=mean_loss,
+        )
+
+    def wish(self, wishes: Wishes) -> None:
+        """Tell the others; every rank at every step."""
+        assert self._pending is None, "decide() comes before wish()"
+        self._pending = self._peers.start_sum([float(wish) for wish in astuple(wishes)])

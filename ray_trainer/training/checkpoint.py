@@ -1,0 +1,298 @@
+"""Which checkpoint counts: our own index, in the checkpoint itself.
+
+A checkpoint is a folder. It is valid when its `evenload.json` is there, says so itself (it holds its
+own checksum), and every file that it lists has the size and checksum listed. It is written last: a
+folder without it was never finished, whatever else is in it. Nothing outside the folder has a say, so
+nothing outside can be lost or disagree: Ray 2.60's own index kills its controller at start when the
+newest checkpoint or the index is gone, and does not know checkpoints that are complete but were never
+reported (tests/fault/test_training_checkpoints.py).
+
+The newest is the one of the latest attempt, then of the highest step: after falling back from a bad
+checkpoint, what was done since is newer than it, though its step is lower.
+
+Invariants, checked in tests/unit/test_checkpoint.py:
+1. A folder that was cut off after any of its bytes is not valid.
+2. `newest_valid` never raises for what lies in the folder; it says what it passed over, and why.
+3. Deleting old checkpoints never deletes the newest valid one, nor what is not ours.
+
+Read next: writer.py (who writes them, and when they count), session.py (what is in them).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ray_trainer.errors import InvalidCheckpointError
+from ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage, checksum_of
+
+__all__ = [
+    "INDEX_NAME",
+    "STATE_NAME",
+    "Checkpoint",
+    "CheckpointFolder",
+    "CheckpointIndex",
+    "CheckpointSearch",
+    "CheckpointStore",
+    "RejectedCheckpoint",
+    "attempt_folder",
+    "attempt_number",
+    "checkpoint_name",
+]
+
+INDEX_NAME = "evenload.json"
+STATE_NAME = "state.pt"
+
+_ATTEMPT = re.compile(r"attempt-(\d{6,})")
+_CHECKPOINT = re.compile(r"checkpoint-(\d{6,})-(\d{12,})")
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointIndex(BaseModel):
+    """What `evenload.json` says about the checkpoint whose folder it is in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    format: Literal[1] = Field(default=1, description="Of this file; another is not read.")
+    run_id: str = Field(description="Of the run; a checkpoint of another run is foreign.")
+    attempt: int = Field(ge=1, description="The attempt that took it.")
+    step: int = Field(ge=0, description="Optimizer steps done since the run began.")
+    epoch: int = Field(ge=0, description="Epoch of the cursor.")
+    samples_consumed: int = Field(ge=0, description="Samples of that epoch that all ranks together had.")
+    reader: dict[str, Any] = Field(description="Its state_dict: the cursor, and under which plan.")
+    plan_fingerprint: str = Field(description="Of the plan under which the cursor means what it says.")
+    dataset: str = Field(description="NAME@VERSION.")
+    dataset_fingerprint: str = Field(description="Of the dataset's manifest.")
+    world_size: int = Field(ge=1, description="Workers that took it; any number may go on.")
+    torch_threads: int = Field(ge=1, description="Of each worker; sums depend on it in their last bits.")
+    files: dict[str, FileRecord] = Field(description="What has to be in the folder.")
+    kafka: dict[str, Any] = Field(
+        default_factory=dict, description="The cursor in Kafka's words, for people."
+    )
+    created_at_s: float = Field(ge=0, description="Seconds since 1970.")
+
+    def to_json(self) -> bytes:
+        content = self.model_dump(mode="json")
+        return json.dumps(
+            {"content": content, "checksum": _digest(content)}, indent=1, sort_keys=True
+        ).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> CheckpointIndex:
+        """Raises:
+        ValueError: Truncated, damaged, or not ours; says which.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"its {INDEX_NAME} is truncated or not JSON ({len(text)} bytes)") from error
+        if not isinstance(document, dict) or set(document) != {"content", "checksum"}:
+            raise ValueError(f"its {INDEX_NAME} is not one of evenload's")
+        if _digest(document["content"]) != document["checksum"]:
+            raise ValueError(f"its {INDEX_NAME} does not match its own checksum {document['checksum']}")
+        try:
+            return cls.model_validate(document["content"])
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(
+                f"its {INDEX_NAME} is of another format: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            ) from error
+
+
+class CheckpointFolder(NamedTuple):
+    """What a checkpoint's place in the storage says about it."""
+
+    name: str  # relative to the run
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A valid checkpoint."""
+
+    folder: str  # relative to the run
+    index: CheckpointIndex
+
+
+class RejectedCheckpoint(NamedTuple):
+    """One that was passed over."""
+
+    folder: str
+    reason: str
+
+
+class CheckpointSearch(NamedTuple):
+    """The newest valid checkpoint, and what is newer but not valid."""
+
+    checkpoint: Checkpoint | None
+    rejected: tuple[RejectedCheckpoint, ...]
+
+
+class CheckpointStore:
+    """The checkpoints of one run. No state of its own but names; any process may use one at any time.
+
+    Args:
+        storage: The run's folder.
+        run_id: Whose checkpoints count; None: any run's (to look at a run from outside).
+    """
+
+    def __init__(self, storage: RunStorage, run_id: str | None) -> None:
+        self._storage = storage
+        self._run_id = run_id
+
+    def folders(self) -> list[CheckpointFolder]:
+        """Every folder that is named as a checkpoint, newest first, valid or not."""
+        found = []
+        for driver_folder in self._storage.list_names():
+            if not _ATTEMPT.fullmatch(driver_folder):
+                continue
+            for name in self._storage.list_names(driver_folder):
+                if match := _CHECKPOINT.fullmatch(name):
+                    found.append(CheckpointFolder(f"{driver_folder}/{name}", int(match[1]), int(match[2])))
+        return sorted(found, key=lambda folder: (folder.attempt, folder.step, folder.name), reverse=True)
+
+    def newest_valid(self) -> CheckpointSearch:
+        """Look from the newest down until one verifies; reads that one whole, to check its checksums."""
+        rejected: list[RejectedCheckpoint] = []
+        for folder in self.folders():
+            try:
+                return CheckpointSearch(Checkpoint(folder.name, self.verify(folder.name)), tuple(rejected))
+            except InvalidCheckpointError as error:
+                rejected.append(RejectedCheckpoint(folder.name, error.reason))
+        return CheckpointSearch(None, tuple(rejected))
+
+    def verify(self, folder: str) -> CheckpointIndex:
+        """Read all of a checkpoint and compare it with its index.
+
+        Raises:
+            InvalidCheckpointError: It does not count, and why.
+        """
+        index = self.read_index(folder)
+        for name in index.files:
+            self.read_file(Checkpoint(folder, index), name)
+        return index
+
+    def read_index(self, folder: str) -> CheckpointIndex:
+        """The index alone, without looking at the files.
+
+        Raises:
+            InvalidCheckpointError: There is none, or it is damaged or foreign.
+        """
+        try:
+            index = CheckpointIndex.from_json(self._storage.read(f"{folder}/{INDEX_NAME}"))
+        except FileNotFoundError as error:
+            reason = f"it has no {INDEX_NAME}, so it was never finished"
+            raise InvalidCheckpointError(self._storage.place(folder), reason) from error
+        except (OSError, ValueError) as error:
+            raise InvalidCheckpointError(self._storage.place(folder), str(error)) from error
+        if self._run_id is not None and index.run_id != self._run_id:
+            reason = f"it belongs to run id {index.run_id}, this run is {self._run_id}"
+            raise InvalidCheckpointError(self._storage.place(folder), reason)
+        return index
+
+    def read_file(self, checkpoint: Checkpoint, name: str) -> bytes:
+        """The content of one file, verified.
+
+        Raises:
+            InvalidCheckpointError: It is missing, or is not what the index lists.
+        """
+        place = self._storage.place(checkpoint.folder)
+        try:
+            content = self._storage.read(f"{checkpoint.folder}/{name}")
+        except OSError as error:
+            raise InvalidCheckpointError(place, f"its file {name} can't be read: {error}") from error
+        listed, found = checkpoint.index.files[name], checksum_of(content)
+        if found != listed:
+            raise InvalidCheckpointError(
+                place,
+                f"its file {name} has {found.size_bytes} bytes with checksum {found.checksum}, "
+                f"listed are {listed.size_bytes} bytes with {listed.checksum}",
+            )
+        return content
+
+    def write_file(self, folder: str, name: str, write: Callable[[HashingWriter], None]) -> FileRecord:
+        """Write one file of a checkpoint that does not count yet.
+
+        Raises:
+            OSError: It can't be written.
+        """
+        with self._storage.open_writer(f"{folder}/{name}") as writer:
+            write(writer)
+        return writer.record
+
+    def finish(self, folder: str, index: CheckpointIndex) -> Checkpoint:
+        """Write the index: from here on the checkpoint is valid.
+
+        Raises:
+            OSError: It can't be written.
+        """
+        self._storage.write(f"{folder}/{INDEX_NAME}", index.to_json())
+        return Checkpoint(folder, index)
+
+    def delete_old(self, *, keep: int) -> int:
+        """Delete all but the newest `keep` finished ones; leftovers that are older than the newest, too.
+
+        Args:
+            keep: At least 1.
+
+        Returns:
+            How many folders were deleted.
+        """
+        if keep < 1:
+            raise ValueError(f"keep={keep}: at least the newest checkpoint has to stay")
+        kept = deleted = 0
+        for folder in self.folders():
+            index_name = f"{folder.name}/{INDEX_NAME}"
+            has_index = self._storage.exists(index_name)
+            if has_index and not self._is_ours(folder.name):
+                continue
+            if has_index and kept < keep:
+                kept += 1
+            elif kept:
+                self._delete(folder.name, index_name=index_name if has_index else None)
+                deleted += 1
+        return deleted
+
+    def _is_ours(self, folder: str) -> bool:
+        try:
+            self.read_index(folder)
+        except InvalidCheckpointError:
+            return False
+        return True
+
+    def _delete(self, folder: str, *, index_name: str | None) -> None:
+        try:
+            # The index first: killed in between, the rest must not look like a damaged checkpoint.
+            if index_name is not None:
+                self._storage.delete_file(index_name)
+            self._storage.delete_folder(folder)
+        except OSError as error:
+            logger.warning("old checkpoint %s can't be deleted: %s", self._storage.place(folder), error)
+
+
+def attempt_folder(attempt: int) -> str:
+    """The folder of a driver whose first attempt this is."""
+    return f"attempt-{attempt:06d}"
+
+
+def attempt_number(folder: str) -> int | None:
+    """The number in a driver's folder name; None for other names."""
+    match = _ATTEMPT.fullmatch(folder)
+    return int(match[1]) if match else None
+
+
+def checkpoint_name(attempt: int, step: int) -> str:
+    """The name of a checkpoint within a driver's folder."""
+    return f"checkpoint-{attempt:06d}-{step:012d}"
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return checksum_of(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).checksum

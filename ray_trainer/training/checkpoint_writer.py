@@ -1,0 +1,220 @@
+"""Checkpoints are written behind the loop, by a thread on every rank that goes in step with the others.
+
+At a checkpoint the training thread copies what is to be kept and goes on. Behind it, on every rank: the
+rank's part of the books is written, and on rank 0 the model; then all ranks meet; and only when every part
+is there, rank 0 writes the index that makes the checkpoint valid. So a valid checkpoint's books are
+complete, whoever is killed when.
+
+A failure to write is told and tried again at the next checkpoint (books that could not be written are kept
+until then); after `FAILURES_MAX` in a row it is raised in the loop. A newer attempt of the same run means
+that another driver took it over: nothing is made valid any more, and the loop is told.
+
+Read next: session.py, which decides when.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+
+from ray_trainer.errors import CheckpointWriteError, RunTakenOverError, TrainerError
+from ray_trainer.planning.cursor import KafkaView
+from ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
+from ray_trainer.training.ledger import StepEntry, list_attempts, write_entries
+from ray_trainer.training.peers import Peers
+from ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
+
+__all__ = ["FAILURES_MAX", "CheckpointJob", "CheckpointWriter", "Outcome"]
+
+FAILURES_MAX: Final = 3
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CheckpointJob:
+    """What one rank has to write for one checkpoint.
+
+    Attributes:
+        folder: Where, relative to the run.
+        state: Model, optimizer, scheduler; None but on rank 0.
+        index: All of the index but the files.
+        entries: Of the steps since the last job.
+        describe_kafka: Called behind the loop, on rank 0: the cursor in Kafka's words.
+    """
+
+    folder: str
+    state: Mapping[str, Any] | None
+    index: CheckpointIndex
+    entries: Callable[[], Sequence[StepEntry]]
+    describe_kafka: Callable[[], KafkaView]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a job, the same on every rank."""
+
+    index: CheckpointIndex
+    folder: str
+    is_saved: bool
+    newer_attempt: int | None
+    reason: str
+    group_offset: Mapping[int, int] = field(default_factory=dict)
+
+
+class CheckpointWriter:
+    """Writes jobs in order, on a thread of its own. `submit`, `wait` and the properties: training thread.
+
+    Args:
+        keep: Finished checkpoints to keep, at least 1.
+        on_outcome: Called on the writer's thread after each job.
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        storage: RunStorage,
+        store: CheckpointStore,
+        *,
+        attempt: int,
+        keep: int,
+        on_outcome: Callable[[Outcome], None],
+    ) -> None:
+        self._peers = peers
+        self._storage = storage
+        self._store = store
+        self._attempt = attempt
+        self._keep = keep
+        self._on_outcome = on_outcome
+        self._jobs: queue.SimpleQueue[CheckpointJob | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._unwritten: list[Sequence[StepEntry]] = []
+        self._failures = 0
+        self._error: BaseException | None = None
+        self.last_outcome: Outcome | None = None
+        self._thread = threading.Thread(target=self._work, name="checkpoint-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        return not self._idle.is_set()
+
+    def submit(self, job: CheckpointJob) -> None:
+        """Hand over a job; the one before should be done, or it waits behind it."""
+        self._idle.clear()
+        self._jobs.put(job)
+
+    def raise_if_failed(self) -> None:
+        """Raises:
+        CheckpointWriteError: Writing failed several times in a row.
+        RunTakenOverError: Another driver goes on with this run.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until all jobs are done.
+
+        Raises:
+            CheckpointWriteError: They are not done in time, or failed.
+        """
+        if not self._idle.wait(timeout_s):
+            raise CheckpointWriteError(self._storage.place(), f"not written within {timeout_s} s")
+        self.raise_if_failed()
+
+    def close(self) -> None:
+        """Stop the thread after what it has to do; does not wait for peers that are gone."""
+        self._jobs.put(None)
+        self._thread.join(timeout=5.0 if self.is_busy else None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                outcome = self._write(job)
+                self._settle(outcome)
+            except BaseException as error:  # reaches the loop through raise_if_failed
+                logger.debug("the checkpoint writer failed", exc_info=True)
+                self._error = self._error or error
+            finally:
+                if self._jobs.empty():
+                    self._idle.set()
+
+    def _write(self, job: CheckpointJob) -> Outcome:
+        files: dict[str, FileRecord] = {}
+        reason = ""
+        try:
+            self._write_books(job)
+            if job.state is not None:
+                state = job.state
+                record = self._store.write_file(job.folder, STATE_NAME, lambda sink: _save(state, sink))
+                files = {STATE_NAME: record}
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = f"rank {self._peers.rank}: {str(error) or type(error).__name__}"
+            logger.warning("checkpoint %s: %s", job.folder, reason)
+        all_well = self._peers.all_well_in_background(not reason)
+        outcome = None
+        if self._peers.rank == 0:
+            outcome = self._finish(job, files, reason if not all_well else "", all_well=all_well)
+        settled = self._peers.broadcast_in_background(outcome)
+        assert settled is not None
+        return settled
+
+    def _write_books(self, job: CheckpointJob) -> None:
+        if entries := job.entries():
+            self._unwritten.append(entries)
+        while self._unwritten:
+            # A part that fails is tried again under the same name, so what is left of it is replaced.
+            write_entries(
+                self._storage,
+                self._unwritten[0],
+                attempt=self._attempt,
+                rank=self._peers.rank,
+                world_size=self._peers.world_size,
+            )
+            del self._unwritten[0]
+
+    def _finish(
+        self, job: CheckpointJob, files: dict[str, FileRecord], reason: str, *, all_well: bool
+    ) -> Outcome:
+        outcome = Outcome(job.index, job.folder, is_saved=False, newer_attempt=None, reason=reason)
+        if not all_well:
+            return replace(outcome, reason=reason or "another rank could not write its part")
+        try:
+            newest = max([self._attempt, *list_attempts(self._storage)])
+            if newest > self._attempt:
+                return replace(outcome, newer_attempt=newest, reason=f"attempt {newest} took over")
+            view = job.describe_kafka()
+            update = {"files": files, "kafka": view.to_dict(), "created_at_s": time.time()}
+            finished: Checkpoint = self._store.finish(job.folder, job.index.model_copy(update=update))
+            self._store.delete_old(keep=self._keep)
+        except OSError as error:
+            return replace(outcome, reason=str(error))
+        return replace(outcome, index=finished.index, is_saved=True, group_offset=view.group_offset)
+
+    def _settle(self, outcome: Outcome) -> None:
+        self.last_outcome = outcome
+        self._failures = 0 if outcome.is_saved else self._failures + 1
+        if outcome.newer_attempt is not None:
+            self._error = RunTakenOverError(
+                self._storage.run, attempt=self._attempt, newer_attempt=outcome.newer_attempt
+            )
+        elif self._failures >= FAILURES_MAX:
+            self._error = self.write_error(outcome)
+        self._on_outcome(outcome)
+
+    def write_error(self, outcome: Outcome) -> TrainerError:
+        """The error that a failed job is, when it matters."""
+        return CheckpointWriteError(self._storage.place(outcome.folder), outcome.reason)
+
+
+def _save(state: Mapping[str, Any], sink: HashingWriter) -> None:
+    file_like: Any = sink  # has what torch.save calls: write and flush
+    torch.save(state, file_like)

@@ -1,0 +1,273 @@
+"""Who was handed what: the books of a run, from which the audit is made.
+
+Each rank writes, at each checkpoint and before it counts, one file with the steps since its last file:
+for every step the positions in manifest order of the samples that its loop was really handed, taken from
+the decoded batch and not from the plan. Each attempt (one life of a group of workers) begins with a
+record of the checkpoint that it resumed from.
+
+An entry counts when the model that there is now has seen it. Which do, follows from the starts alone: the
+last valid checkpoint was taken by some attempt after some step; that attempt's entries up to there count,
+then those of the attempt that took the checkpoint it resumed from, up to that, and so on back to the
+beginning (`lineage`). Entries past a checkpoint that was resumed from are of steps that were done again:
+they stay in the files, but don't count.
+
+    ledger/attempt-000004/start.json
+    ledger/attempt-000004/rank-000001-000000000101-000000000150.arrow    steps 101 to 150
+
+Invariants, checked in tests/unit/test_ledger.py:
+1. A lineage's segments meet: each begins at the step at which the one before it ends.
+2. What is written is read back, in the order of steps, whatever the number of ranks and files.
+
+Read next: audit.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ray_trainer.training.checkpoint import attempt_folder, attempt_number
+from ray_trainer.training.storage import RunStorage
+
+__all__ = [
+    "AttemptStart",
+    "LedgerPart",
+    "ResumedFrom",
+    "Segment",
+    "StepEntry",
+    "lineage",
+    "list_attempts",
+    "next_attempt",
+    "read_parts",
+    "read_starts",
+    "write_entries",
+    "write_start",
+]
+
+_LEDGER = "ledger"
+_START = "start.json"
+_PART = re.compile(r"rank-(\d{6,})-(\d{12,})-(\d{12,})\.arrow")
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("epoch", pa.int32(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("stop", pa.int64(), nullable=False),
+        pa.field("count", pa.float64(), nullable=False),
+        pa.field("loss_sum", pa.float64(), nullable=False),
+        pa.field("index", pa.large_list(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+    ]
+)
+
+
+class ResumedFrom(BaseModel):
+    """The checkpoint that an attempt began with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folder: str = Field(description="Its folder, relative to the run.")
+    attempt: int = Field(ge=1, description="The attempt that took it.")
+    step: int = Field(ge=0, description="Steps done when it was taken.")
+    epoch: int = Field(ge=0, description="Epoch of its cursor.")
+    samples_consumed: int = Field(ge=0, description="Samples of that epoch consumed.")
+
+
+class AttemptStart(BaseModel):
+    """The record with which an attempt begins; written before its first step."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    attempt: int = Field(ge=1)
+    resumed_from: ResumedFrom | None = Field(description="None: it began from nothing.")
+    world_size: int = Field(ge=1)
+    pids: tuple[int, ...] = Field((), description="Process of each rank.")
+    hosts: tuple[str, ...] = Field((), description="Machine of each rank.")
+    started_at_s: float = Field(ge=0, description="Seconds since 1970.")
+
+
+@dataclass(frozen=True, slots=True)
+class StepEntry:
+    """What one rank was handed in one step.
+
+    Attributes:
+        step: Number of the step over the whole run, from 1.
+        epoch: From 0.
+        start, stop: The step's place in the epoch's order, over all ranks.
+        count: What the sum of losses over all ranks is divided by (samples, or label tokens).
+        loss_sum: This rank's part of that sum.
+        index: [num_samples of this rank] int64, positions in manifest order.
+    """
+
+    step: int
+    epoch: int
+    start: int
+    stop: int
+    count: float
+    loss_sum: float
+    index: npt.NDArray[np.int64]
+
+
+class LedgerPart(NamedTuple):
+    """One file: the entries of one rank for consecutive steps."""
+
+    attempt: int
+    rank: int
+    first_step: int
+    last_step: int
+    name: str
+
+    def read(self, storage: RunStorage, *, with_index: bool = True) -> list[StepEntry]:
+        """The entries, in the order of steps.
+
+        Args:
+            with_index: False leaves out the samples, which are nearly all of a file.
+
+        Raises:
+            OSError: The file can't be read.
+            pa.ArrowException: It is truncated or damaged.
+        """
+        fields = None if with_index else list(range(len(_SCHEMA) - 1))
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        table = pa.ipc.open_file(pa.py_buffer(storage.read(self.name)), options=options).read_all()
+        columns = {name: table.column(name).to_numpy() for name in table.column_names if name != "index"}
+        values, offsets = np.empty(0, np.int64), np.zeros(table.num_rows + 1, np.int64)
+        if with_index:
+            lists = table.column("index").combine_chunks()
+            values, offsets = lists.values.to_numpy(), lists.offsets.to_numpy()
+        return [
+            StepEntry(
+                step=int(columns["step"][row]),
+                epoch=int(columns["epoch"][row]),
+                start=int(columns["start"][row]),
+                stop=int(columns["stop"][row]),
+                count=float(columns["count"][row]),
+                loss_sum=float(columns["loss_sum"][row]),
+                index=values[offsets[row] : offsets[row + 1]],
+            )
+            for row in range(table.num_rows)
+        ]
+
+
+class Segment(NamedTuple):
+    """The steps of one attempt that count: `after_step` < step <= `until_step`."""
+
+    attempt: int
+    after_step: int
+    until_step: int
+
+    def covers(self, step: int) -> bool:
+        return self.after_step < step <= self.until_step
+
+
+def list_attempts(storage: RunStorage) -> list[int]:
+    """Attempts that have begun, ascending."""
+    numbers = (attempt_number(name) for name in storage.list_names(_LEDGER))
+    return sorted(number for number in numbers if number is not None)
+
+
+def next_attempt(storage: RunStorage, *, at_least: int = 1) -> int:
+    """A number that no attempt and no driver of this run has had."""
+    folders = (attempt_number(name) for name in storage.list_names())
+    taken = [*list_attempts(storage), *(n for n in folders if n is not None and n != at_least)]
+    return max([at_least, *(number + 1 for number in taken)])
+
+
+def write_start(storage: RunStorage, start: AttemptStart) -> None:
+    """Raises:
+    OSError: It can't be written.
+    """
+    storage.write(f"{_folder(start.attempt)}/{_START}", start.model_dump_json(indent=1).encode())
+
+
+def read_starts(storage: RunStorage) -> tuple[dict[int, AttemptStart], tuple[str, ...]]:
+    """The start records by attempt, and a sentence for each that can't be read."""
+    starts, notes = {}, []
+    for attempt in list_attempts(storage):
+        name = f"{_folder(attempt)}/{_START}"
+        try:
+            starts[attempt] = AttemptStart.model_validate_json(storage.read(name))
+        except (OSError, ValidationError) as error:
+            notes.append(f"{name} can't be read: {str(error).splitlines()[0]}")
+    return starts, tuple(notes)
+
+
+def write_entries(
+    storage: RunStorage, entries: Sequence[StepEntry], *, attempt: int, rank: int, world_size: int
+) -> str:
+    """Write one rank's entries of consecutive steps as one file.
+
+    Returns:
+        The file's name, relative to the run.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    lengths = np.array([0, *(len(entry.index) for entry in entries)], dtype=np.int64)
+    values = np.concatenate([entry.index for entry in entries]) if entries else np.empty(0, np.int64)
+    columns = [
+        *(
+            pa.array([getattr(e, field.name) for e in entries], field.type)
+            for field in _SCHEMA
+            if field.name != "index"
+        ),
+        pa.LargeListArray.from_arrays(
+            pa.array(np.cumsum(lengths)), pa.array(values.astype(np.int64)), type=_SCHEMA.field("index").type
+        ),
+    ]
+    facts = {"attempt": attempt, "rank": rank, "world_size": world_size}
+    schema = _SCHEMA.with_metadata({key: str(value) for key, value in facts.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    name = f"{_folder(attempt)}/rank-{rank:06d}-{entries[0].step:012d}-{entries[-1].step:012d}.arrow"
+    storage.write(name, sink.getvalue().to_pybytes())
+    return name
+
+
+def read_parts(storage: RunStorage, segment: Segment) -> list[LedgerPart]:
+    """The files that hold entries of a segment, by rank, then by step. Reads no content."""
+    folder = _folder(segment.attempt)
+    parts = []
+    for name in storage.list_names(folder):
+        if match := _PART.fullmatch(name):
+            rank, first_step, last_step = (int(group) for group in match.groups())
+            parts.append(LedgerPart(segment.attempt, rank, first_step, last_step, f"{folder}/{name}"))
+    return [
+        p for p in sorted(parts) if p.last_step > segment.after_step and p.first_step <= segment.until_step
+    ]
+
+
+def lineage(starts: Mapping[int, AttemptStart], *, attempt: int, step: int) -> list[Segment]:
+    """The steps that a model has seen which `attempt` had after `step`, oldest first.
+
+    Raises:
+        ValueError: A start record is missing or impossible, so that what counts can't be known.
+    """
+    segments: list[Segment] = []
+    while True:
+        start = starts.get(attempt)
+        if start is None:
+            raise ValueError(f"attempt {attempt} has no start record, so what came before it can't be known")
+        origin = start.resumed_from
+        after_step = origin.step if origin else 0
+        if after_step > step or (origin and origin.attempt >= attempt):
+            raise ValueError(
+                f"attempt {attempt} says it resumed from {origin}, and is followed from step {step}"
+            )
+        segments.append(Segment(attempt, after_step, step))
+        if origin is None:
+            return segments[::-1]
+        attempt, step = origin.attempt, origin.step
+
+
+def _folder(attempt: int) -> str:
+    return f"{_LEDGER}/{attempt_folder(attempt)}"

@@ -1,0 +1,140 @@
+"""The model as the ranks share it: wrapped, copied for a checkpoint, its gradients in step.
+
+`DistributedDataParallel` averages gradients over ranks. The loop wants the gradient of the whole step's
+loss, a sum over samples divided by how many there are in all; so each rank's loss is a sum, times the
+number of ranks, over the global count (`session.backward`), and the average comes out as that gradient,
+however unevenly the samples are divided.
+
+Read next: session.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ray_trainer.training.run_context import current_run
+
+__all__ = [
+    "DeferredSum",
+    "detached_copy",
+    "has_batch_norm",
+    "model_device",
+    "prepare_model",
+    "set_gradient_sync",
+    "unwrap",
+]
+
+
+def prepare_model(
+    model: nn.Module, *, bit_equal: bool = False, device: torch.device | str | None = None
+) -> nn.Module:
+    """Move a model to its device and, with several ranks, let them share its gradients.
+
+    Args:
+        bit_equal: Keep the buckets of gradients as they are at the first step. By default they are built
+            anew after it, in the order in which gradients came, and the order of sums over ranks changes
+            with them: a resumed run would differ from an uninterrupted one by rounding, from 3 ranks on.
+            Costs a search for unused parameters each step (docs/decisions says how much).
+        device: Where to; None: this rank's GPU where there is one, else the CPU.
+
+    Returns:
+        The model itself with one rank, else wrapped in DistributedDataParallel.
+    """
+    chosen = torch.device(device) if device is not None else _own_device()
+    model = model.to(chosen)
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return model
+    return DistributedDataParallel(
+        model,
+        device_ids=[chosen.index] if chosen.type == "cuda" and chosen.index is not None else None,
+        find_unused_parameters=bit_equal,
+        gradient_as_bucket_view=True,
+    )
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model that was prepared: the one whose parameters have names that a single process knows."""
+    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
+        model = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod  # type: ignore[assignment]
+    return model
+
+
+def set_gradient_sync(model: nn.Module, *, is_on: bool) -> None:
+    """Whether the next backward pass shares gradients.
+
+    `no_sync()` has to enclose the forward pass as well, and a generator that yields microbatches can't
+    enclose what its caller does with them: so what `no_sync` sets is set here, before the forward pass.
+    """
+    for module in (model, getattr(model, "_orig_mod", None)):
+        if isinstance(module, DistributedDataParallel):
+            module.require_backward_grad_sync = is_on
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether it normalises over the samples of a batch, so that how they are divided matters."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Where its first parameter is; the CPU for a model without parameters."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def detached_copy(value: Any, _copies: dict[Any, torch.Tensor] | None = None) -> Any:
+    """A copy in the CPU's memory that later steps don't change, shared tensors still shared."""
+    copies = {} if _copies is None else _copies
+    if isinstance(value, torch.Tensor):
+        key = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
+        if key not in copies or value.numel() == 0:
+            copies[key] = value.detach().to("cpu", copy=True)
+        return copies[key]
+    if isinstance(value, Mapping):
+        copied: Any = copy.copy(value)
+        for name, item in value.items():
+            copied[name] = detached_copy(item, copies)
+        if hasattr(value, "_metadata"):  # a state_dict's versions
+            copied._metadata = copy.deepcopy(value._metadata)
+        return copied
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(detached_copy(item, copies) for item in value)
+    return copy.deepcopy(value)
+
+
+class DeferredSum:
+    """A number that the device has yet to compute, to be asked for later without stopping the device now.
+
+    Args:
+        total: A scalar tensor; not changed after this.
+    """
+
+    def __init__(self, total: torch.Tensor) -> None:
+        self._event: Any = None
+        self._total = total
+        if total.is_cuda:
+            self._total = torch.empty((), dtype=total.dtype, pin_memory=True)
+            self._total.copy_(total, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def value(self) -> float:
+        """The number; waits for the device to get there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return float(self._total)
+
+
+def _own_device() -> torch.device:
+    context = current_run()
+    if not torch.cuda.is_available() or (context is not None and context.device == "cpu"):
+        return torch.device("cpu")
+    # Ray Train has made the worker's GPU the current one; torchrun leaves that to the program.
+    own = torch.cuda.current_device() if context is not None else int(os.environ.get("LOCAL_RANK", "0"))
+    return torch.device("cuda", own)

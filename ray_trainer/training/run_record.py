@@ -1,0 +1,140 @@
+"""What a run is, and how it finished: two small files, each written once.
+
+`run.json` is written before the first attempt and never changed: the run's id (which tells its own
+checkpoints from foreign ones), its dataset and what its order depends on. `finished.json` is written
+when the last epoch is done and the model is saved; going on with more epochs writes it anew.
+
+Read next: trainer.py, which compares what is asked for with what the run is.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ray_trainer.errors import RunMismatchError, UnknownRunError
+from ray_trainer.training.checkpoint import CheckpointStore
+from ray_trainer.training.storage import RunStorage
+
+__all__ = [
+    "FinishedRecord",
+    "RunRecord",
+    "check_same_run",
+    "create_run",
+    "new_run",
+    "read_finished",
+    "read_run",
+    "write_finished",
+]
+
+_RUN_NAME = "run.json"
+_FINISHED_NAME = "finished.json"
+
+
+class RunRecord(BaseModel):
+    """What a run is; the same from its first step to its last."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str = Field(description="Random; stands in every checkpoint.")
+    dataset: str = Field(description="NAME@VERSION.")
+    dataset_fingerprint: str = Field(description="Of its manifest.")
+    num_samples: int = Field(ge=1, description="Samples of an epoch.")
+    plan_fingerprint: str = Field(description="Of the order of its epochs.")
+    plan_facts: dict[str, Any] = Field(description="What that order depends on: seed, lanes, blocks, ...")
+    created_at_s: float = Field(ge=0, description="Seconds since 1970.")
+
+
+class FinishedRecord(BaseModel):
+    """How a run finished."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(ge=0, description="Epochs done.")
+    attempt: int = Field(ge=1, description="The attempt that did the last step.")
+    step: int = Field(ge=0, description="Steps done.")
+    result: dict[str, Any] = Field(description="What the driver returned.")
+
+
+def create_run(storage: RunStorage, wanted: RunRecord) -> RunRecord:
+    """The run's record: the one that is there, or else `wanted`, written now.
+
+    A run that has lost its record keeps its id, as found in its checkpoints: they are still its own.
+
+    Raises:
+        RunMismatchError: The run that is there is of another dataset or plan.
+        OSError: It can't be written.
+    """
+    try:
+        there = read_run(storage)
+    except UnknownRunError:
+        found = CheckpointStore(storage, None).newest_valid().checkpoint
+        created = wanted.model_copy(update={"run_id": found.index.run_id}) if found else wanted
+        storage.write(_RUN_NAME, created.model_dump_json(indent=1).encode())
+        return created
+    check_same_run(storage.run, there, wanted)
+    return there
+
+
+def check_same_run(run: str, there: RunRecord, wanted: RunRecord) -> None:
+    """Refuse to go on with a run under another dataset or plan.
+
+    Raises:
+        RunMismatchError: With each fact that differs, of the run and as wanted.
+    """
+    if there.plan_fingerprint == wanted.plan_fingerprint and there.dataset == wanted.dataset:
+        return
+    then = {"dataset": there.dataset, **there.plan_facts}
+    now = {"dataset": wanted.dataset, **wanted.plan_facts}
+    differences = {name: (then[name], now[name]) for name in then if name in now and then[name] != now[name]}
+    plans = {"plan": (there.plan_fingerprint, wanted.plan_fingerprint)}
+    raise RunMismatchError(run, differences or plans)
+
+
+def new_run(
+    *,
+    dataset: str,
+    dataset_fingerprint: str,
+    num_samples: int,
+    plan_fingerprint: str,
+    plan_facts: Mapping[str, Any],
+) -> RunRecord:
+    """The record of a run that is to begin now."""
+    return RunRecord(
+        run_id=uuid.uuid4().hex,
+        dataset=dataset,
+        dataset_fingerprint=dataset_fingerprint,
+        num_samples=num_samples,
+        plan_fingerprint=plan_fingerprint,
+        plan_facts=dict(plan_facts),
+        created_at_s=time.time(),
+    )
+
+
+def read_run(storage: RunStorage) -> RunRecord:
+    """Raises:
+    UnknownRunError: There is no run of this name, or what is there is not a run.
+    """
+    try:
+        return RunRecord.model_validate_json(storage.read(_RUN_NAME))
+    except (OSError, ValidationError) as error:
+        raise UnknownRunError(storage.place(), storage.other_runs(_RUN_NAME)) from error
+
+
+def read_finished(storage: RunStorage) -> FinishedRecord | None:
+    """How the run finished; None while it has not."""
+    try:
+        return FinishedRecord.model_validate_json(storage.read(_FINISHED_NAME))
+    except (OSError, ValidationError):
+        return None
+
+
+def write_finished(storage: RunStorage, finished: FinishedRecord) -> None:
+    """Raises:
+    OSError: It can't be written.
+    """
+    storage.write(_FINISHED_NAME, finished.model_dump_json(indent=1).encode())

@@ -1,0 +1,240 @@
+"""What is done beside the training while an attempt lasts: books, checkpoints, and word to the driver.
+
+After each step every rank acts on what was wished at the step before (agreement.py): it copies its state for
+a checkpoint and hands it to the writer, or queues a call to Ray. Nothing here waits, but at the end.
+
+Read next: checkpoint_writer.py, agreement.py, run_context.py (the link to the driver).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from ray_trainer.planning.cursor import kafka_view
+from ray_trainer.training.agreement import Agreement, Decision, Wishes
+from ray_trainer.training.attempt import RunPlace
+from ray_trainer.training.checkpoint import CheckpointIndex, attempt_folder, checkpoint_name
+from ray_trainer.training.checkpoint_schedule import CheckpointSchedule
+from ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
+from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
+from ray_trainer.training.group_progress import GroupProgress, group_of
+from ray_trainer.training.model import detached_copy
+from ray_trainer.training.step_books import OpenStep, StepBooks
+
+__all__ = ["RunningAttempt"]
+
+_PREEMPTION_POLL_S: Final = 5.0  # as often as Ray's own watcher looks
+_FLUSH_S: Final = 15.0
+
+
+class RunningAttempt:
+    """One rank's part in an attempt that has begun. Training thread only, but for what the writer calls.
+
+    Args:
+        reader: Its state is read at each checkpoint.
+        state_parts: Name to what has a `state_dict`, or None.
+    """
+
+    def __init__(
+        self, place: RunPlace, began: AttemptStarted, *, reader: Any, state_parts: Mapping[str, Any]
+    ) -> None:
+        self._place = place
+        self._link = place.context.link
+        self._rank = place.peers.rank
+        self._reader = reader
+        self._state_parts = state_parts
+        self.number = began.attempt
+        self.step = began.step
+        self.is_stopped = False
+        self.stop_asked = False
+        self._folder = attempt_folder(place.context.driver_attempt or began.attempt)
+        self._books = StepBooks()
+        self._agreement = Agreement(place.peers)
+        self._schedule = CheckpointSchedule(place.context.checkpoint_interval_s, now_s=time.monotonic())
+        self._writer = CheckpointWriter(
+            place.peers,
+            place.storage,
+            place.store,
+            attempt=began.attempt,
+            keep=place.context.keep_checkpoints,
+            on_outcome=self._on_outcome,
+        )
+        self._group = self._open_group()
+        self._taken_step = self._reported_step = began.step
+        self._saved: CheckpointSaved | None = None
+        self._last: OpenStep | None = None
+        self._wished_checkpoint = self._preemption_handled = False
+        self._last_poll_s = time.monotonic()
+        self._samples, self._train_s, self._mark_s = 0, 0.0, time.monotonic()
+        if self._rank == 0:
+            self._link.started(began)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of all ranks over the seconds spent in steps."""
+        return self._samples / self._train_s if self._train_s else 0.0
+
+    def resume_clock(self) -> None:
+        """Steps begin (again): what came since the last was no training."""
+        self._mark_s = time.monotonic()
+
+    def end_step(self, step: OpenStep) -> bool:
+        """Enter a step into the books, and do what was agreed on.
+
+        Returns:
+            Whether the run stops here.
+        """
+        self.step = step.number
+        num_samples = step.stop - step.start
+        self._books.add(step)
+        now_s = time.monotonic()
+        self._samples += num_samples
+        self._train_s += now_s - self._mark_s
+        self._mark_s = now_s
+        self._writer.raise_if_failed()
+        decision = self._agreement.decide()
+        self._tell_step(step, decision)
+        self._act(decision)
+        self._agreement.wish(self._wishes(time.monotonic()))
+        self._last = step
+        return self.is_stopped
+
+    def close(self) -> None:
+        """Take the last checkpoint, if there was a step since, and wait until it counts.
+
+        Raises:
+            CheckpointWriteError: It can't be written.
+        """
+        try:
+            self._agreement.decide()
+            if self.step > self._taken_step:
+                self._take_checkpoint()
+            self._writer.wait()
+            last = self._writer.last_outcome
+            if last is not None and not last.is_saved:
+                raise self._writer.write_error(last)
+            if self._place.peers.broadcast(self._has_unreported):
+                self._report()
+            self._link.flush(_FLUSH_S)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """End the threads."""
+        self._writer.close()
+        if self._group is not None:
+            self._group.close()
+
+    def _wishes(self, now_s: float) -> Wishes:
+        is_first = self._rank == 0
+        due = is_first and not (self._writer.is_busy or self._wished_checkpoint)
+        due = due and self._schedule.is_due(now_s)
+        self._wished_checkpoint |= due
+        return Wishes(
+            checkpoint=due,
+            stop=self.stop_asked or self._link.stop_asked,
+            preempted=self._link.is_preempted and not self._preemption_handled,
+            poll=is_first and now_s - self._last_poll_s >= _PREEMPTION_POLL_S,
+            report=is_first and self._has_unreported and self._link.can_report,
+            mean_loss=self._last.mean_loss() if self._last is not None else 0.0,
+        )
+
+    def _act(self, decision: Decision) -> None:
+        self._preemption_handled |= decision.preempted
+        if decision.checkpoint or decision.stop or decision.preempted:
+            self._take_checkpoint()
+        if decision.report:
+            self._report()
+        if decision.poll:
+            self._last_poll_s = time.monotonic()
+            self._link.poll_preemption()
+        self.is_stopped |= decision.stop
+
+    def _take_checkpoint(self) -> None:
+        began_s = time.monotonic()
+        position, plan, cursor = self._reader.state_dict(), self._reader.plan, self._reader.cursor
+        state: dict[str, Any] | None = None
+        if self._rank == 0:
+            state = detached_copy({n: p.state_dict() for n, p in self._state_parts.items() if p is not None})
+        job = CheckpointJob(
+            folder=f"{self._folder}/{checkpoint_name(self.number, self.step)}",
+            state=state,
+            index=self._index(position),
+            entries=self._books.take(),
+            describe_kafka=lambda: kafka_view(plan, cursor),
+        )
+        self._writer.submit(job)
+        self._taken_step = self.step
+        self._wished_checkpoint = False
+        now_s = time.monotonic()
+        self._schedule.taken(now_s, cost_s=now_s - began_s)
+
+    def _index(self, position: Mapping[str, Any]) -> CheckpointIndex:
+        record = self._place.record
+        return CheckpointIndex(
+            run_id=record.run_id,
+            attempt=self.number,
+            step=self.step,
+            epoch=position["cursor"]["epoch"],
+            samples_consumed=position["cursor"]["samples_consumed"],
+            reader=dict(position),
+            plan_fingerprint=record.plan_fingerprint,
+            dataset=record.dataset,
+            dataset_fingerprint=record.dataset_fingerprint,
+            world_size=self._place.peers.world_size,
+            torch_threads=torch.get_num_threads(),
+            files={},
+            created_at_s=time.time(),
+        )
+
+    def _report(self) -> None:
+        """All ranks report, as Ray wants it; rank 0 says what, and keeps the account of it."""
+        saved = self._saved if self._rank == 0 else None
+        if saved is not None:
+            self._reported_step = saved.step
+        self._link.report(saved, {"step": saved.step, "epoch": saved.epoch} if saved else {})
+
+    @property
+    def _has_unreported(self) -> bool:
+        return self._saved is not None and self._saved.step > self._reported_step
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        """On the writer's thread."""
+        index = outcome.index
+        if outcome.is_saved:
+            self._saved = CheckpointSaved(
+                index.attempt, index.step, index.epoch, index.samples_consumed, outcome.folder
+            )
+            if self._rank == 0:
+                self._link.tell(self._saved)
+            if self._group is not None:
+                self._group.submit(outcome.group_offset)
+        elif self._rank == 0:
+            self._link.tell(Note(f"checkpoint of step {index.step} was not written: {outcome.reason}"))
+
+    def _tell_step(self, step: OpenStep, decision: Decision) -> None:
+        self._link.step_done(
+            StepDone(
+                attempt=self.number,
+                step=self.step,
+                epoch=step.epoch,
+                samples_consumed=step.stop,
+                num_samples=self._place.record.num_samples,
+                loss=decision.mean_loss if self._last is not None else None,
+                samples_per_s=self.samples_per_s,
+            )
+        )
+
+    def _open_group(self) -> GroupProgress | None:
+        """On rank 0, and where the dataset is in Kafka (a test's need not be)."""
+        connection, topic = (
+            getattr(self._reader, "connection", None),
+            getattr(self._reader.dataset, "topic", None),
+        )
+        if self._rank or connection is None or topic is None:
+            return None
+        return GroupProgress(connection, group=group_of(self._place.context.run), topic=topic)

@@ -1,0 +1,338 @@
+"""What a worker's loop calls: resume, steps, parts, backward, end_step. The loop stays the user's.
+
+    session = Session(model, optimizer, scheduler, reader)
+    session.resume()                                 # the newest valid checkpoint, if there is one
+    for epoch in range(reader.epoch, config["epochs"]):
+        for batch in session.steps():                # reseeds for each step
+            for part in session.parts(batch, 32):    # the same number on every rank
+                loss = F.cross_entropy(model(part["x"]), part["label"], reduction="sum")
+                session.backward(loss)               # scaling
+            optimizer.step(); scheduler.step(); optimizer.zero_grad()
+            if session.end_step(batch):              # checkpoint when due; True: asked to stop
+                return
+
+It works in a worker of `train`, under torchrun, and in a plain process of one rank. Whatever ranks have to
+do together (checkpoint, stop) is agreed on while the next step runs (agreement.py); writing happens behind
+(checkpoint_writer.py). So the loop pays for copying the model, and for nothing else.
+
+Invariants, checked in tests/unit/test_session.py and tests/fault/test_training_resume.py:
+1. A checkpoint holds the model after exactly the samples that its cursor and the books say.
+2. Gradients are those of one worker with the whole step, for models without batch statistics.
+3. On CPU, with the same world size and `prepare_model(bit_equal=True)`, a resumed run's losses and
+   parameters equal an uninterrupted one's bit for bit.
+
+Read next: attempt.py (how an attempt begins), ledger.py (the books), model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from ray_trainer.training.attempt import RunPlace, begin_attempt, find_checkpoint, load_checkpoint
+from ray_trainer.training.checkpoint import Checkpoint, CheckpointIndex
+from ray_trainer.training.events import Evaluated, Note
+from ray_trainer.training.model import has_batch_norm, model_device, set_gradient_sync, unwrap
+from ray_trainer.training.peers import Peers
+from ray_trainer.training.random_state import seed_step
+from ray_trainer.training.run_context import NoLink, RunContext, current_run
+from ray_trainer.training.run_record import RunRecord, create_run, new_run
+from ray_trainer.training.running_attempt import RunningAttempt
+from ray_trainer.training.step_books import OpenStep
+from ray_trainer.training.stop_signal import stop_on_signal
+from ray_trainer.training.storage import RunStorage
+
+__all__ = ["Session"]
+
+
+class Session:
+    """One rank's part in a run, from resuming to the last step. Every rank makes one, in the same order.
+
+    Every method is for the thread that trains. Closing it (as a context manager, or by `close`; done by
+    `train` when the loop returns) writes the last checkpoint and waits until it counts.
+
+    Args:
+        model: As `prepare_model` gave it, or any module.
+        optimizer: Anything with `state_dict` and `load_state_dict`.
+        scheduler: The same; None: there is none.
+        reader: A `DatasetReader`.
+        run: The run's name. Not needed in a worker of `train`, nor is `storage`.
+        storage: Where its folder is: a path, or a URI of a file system that pyarrow knows.
+        checkpoint_interval_s: Seconds between checkpoints, 0 or more; None: max(4 s, cost / 0.002).
+        keep_checkpoints: How many to keep, at least 1.
+        seed: Of the random state that is set for each step; None: the reader's.
+
+    Raises:
+        ValueError: No run or storage is known.
+        StorageUnwritableError: The run's folder can't be written.
+        RunMismatchError: The run exists, with another dataset or plan.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        scheduler: Any,
+        reader: Any,
+        *,
+        run: str | None = None,
+        storage: str | Path | None = None,
+        checkpoint_interval_s: float | None = None,
+        keep_checkpoints: int = 3,
+        seed: int | None = None,
+    ) -> None:
+        context = _context(run, storage, checkpoint_interval_s, keep_checkpoints)
+        self.model = model
+        self.reader = reader
+        self._state_parts = {"model": unwrap(model), "optimizer": optimizer, "scheduler": scheduler}
+        self._seed: int = reader.seed if seed is None else seed
+        peers = Peers()
+        self.rank, self.world_size = peers.rank, peers.world_size
+        folder = RunStorage(context.storage, context.run)
+        record = peers.from_rank_zero(lambda: _open_run(folder, reader))
+        self._place = RunPlace(context, peers, folder, record)
+        if threads := context.torch_threads or context.default_threads:
+            torch.set_num_threads(threads)
+        self._attempt: RunningAttempt | None = None
+        self._open: OpenStep | None = None
+        self._is_closed = False
+        self._stop_asked = False
+        context.sessions.append(self)
+
+    @property
+    def step(self) -> int:
+        """Steps done since the run began."""
+        return self._attempt.step if self._attempt is not None else 0
+
+    @property
+    def attempt(self) -> int:
+        """This attempt's number; 0 before it began."""
+        return self._attempt.number if self._attempt is not None else 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """The run was asked to stop, and has: there are no more steps."""
+        return self._attempt is not None and self._attempt.is_stopped
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of all ranks over the seconds spent in steps, since this attempt began."""
+        return self._attempt.samples_per_s if self._attempt is not None else 0.0
+
+    # -- beginning ---------------------------------------------------------------------------------
+
+    def resume(self) -> bool:
+        """Load the newest valid checkpoint into model, optimizer, scheduler and reader.
+
+        What was passed over on the way (missing, truncated, foreign) is told. Call it on every rank, before
+        `steps`; without it the run begins anew.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            CheckpointMismatchError: It was taken with another dataset version or plan.
+            CheckpointUnreadableError: Some rank can't read it.
+        """
+        if self._attempt is not None:
+            raise RuntimeError("resume() comes first, once")
+        checkpoint, notes = find_checkpoint(self._place)
+        for note in notes:
+            self._tell_note(note)
+        if checkpoint is not None:
+            state = load_checkpoint(self._place, checkpoint)
+            for name, part in self._state_parts.items():
+                if part is not None and state.get(name) is not None:
+                    part.load_state_dict(state[name])
+            self.reader.load_state_dict(checkpoint.index.reader)
+            self._restore_threads(checkpoint.index)
+        self._begin(checkpoint)
+        return checkpoint is not None
+
+    def _begin(self, checkpoint: Checkpoint | None) -> RunningAttempt:
+        began = begin_attempt(self._place, checkpoint)
+        self._attempt = RunningAttempt(self._place, began, reader=self.reader, state_parts=self._state_parts)
+        self._attempt.stop_asked = self._stop_asked
+        if has_batch_norm(self.model) and self.world_size > self.reader.global_batch_size / 4:
+            self._tell_note(
+                f"{self.world_size} workers share {self.reader.global_batch_size} samples a step, so some "
+                "normalise over fewer than 4 (batch normalisation); use fewer workers, or a larger batch"
+            )
+        return self._attempt
+
+    # -- a step ------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Any]:
+        """The batches of the rest of this epoch; the next call gives the next epoch's.
+
+        Before each, the random state is set from (seed, step, rank). Nothing comes after a stop.
+        """
+        attempt = self._attempt or self._begin(None)
+        if attempt.is_stopped:
+            return
+        device = model_device(self.model)
+        with ExitStack() as handlers:
+            if isinstance(self._place.context.link, NoLink):
+                handlers.enter_context(stop_on_signal(self.stop))
+            attempt.resume_clock()
+            for batch in self.reader:
+                self._open = OpenStep(batch, number=attempt.step + 1, device=device)
+                seed_step(self._seed, attempt.step + 1, self.rank)
+                yield batch
+                if self._ended_for_good():
+                    return
+
+    def parts(self, batch: Any, max_size: int, *, num_tokens: int | None = None) -> Iterator[Any]:
+        """The batch in microbatches of at most `max_size` samples, as many on every rank, on the device.
+
+        Gradients are shared between ranks in the backward pass of the last one only.
+
+        Args:
+            num_tokens: This rank's label tokens in the whole batch, when the loss is a sum over tokens and
+                not over samples; every rank gives its own, also when it is 0.
+        """
+        step = self._require_open(batch)
+        if num_tokens is not None:
+            step.count = self._place.peers.start_sum([num_tokens]).wait()[0]
+        parts = batch.split(max_size)
+        try:
+            for number, part in enumerate(parts, 1):
+                set_gradient_sync(self.model, is_on=number == len(parts))
+                yield part if step.device.type == "cpu" else part.to(step.device)
+        finally:
+            set_gradient_sync(self.model, is_on=True)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add a part's gradients to the parameters'.
+
+        Args:
+            loss: The sum (not the mean) over this part's samples or label tokens; a scalar.
+        """
+        if self._open is None:
+            raise RuntimeError("backward() belongs between steps() and end_step()")
+        step = self._open
+        # DDP takes the mean over ranks; times their number over the global count, that is the step's mean.
+        (loss * (self.world_size / max(step.count, 1.0))).backward()  # type: ignore[no-untyped-call]
+        step.add_loss(loss)
+
+    def end_step(self, batch: Any) -> bool:
+        """Say that the optimizer has done this batch's step.
+
+        Returns:
+            True when the run is to stop: return from the loop. Its checkpoint is being written.
+
+        Raises:
+            CheckpointWriteError: Checkpoints can't be written any more.
+            RunTakenOverError: Another driver goes on with this run.
+        """
+        step = self._require_open(batch)
+        assert self._attempt is not None
+        self._open = None
+        return self._attempt.end_step(step)
+
+    def stop(self) -> None:
+        """Ask the run to stop after a checkpoint. Any rank, any thread."""
+        self._stop_asked = True
+        if self._attempt is not None:
+            self._attempt.stop_asked = True
+
+    # -- what else a loop may want -----------------------------------------------------------------
+
+    def tell_metrics(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Tell how the model did on an evaluation dataset; rank 0 says it for all."""
+        if self.rank == 0:
+            self._place.context.link.tell(Evaluated(epoch, dict(metrics)))
+
+    # -- ending ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write the last checkpoint, if there was a step since, and wait until it counts.
+
+        Every rank has to call it after the same step. Doing it twice is nothing.
+
+        Raises:
+            CheckpointWriteError: It can't be written.
+        """
+        if not self._is_closed and self._attempt is not None:
+            self._require_ended()
+            self._is_closed = True
+            self._attempt.close()
+
+    def abandon(self) -> None:
+        """Let go of everything without another checkpoint, after an error."""
+        if not self._is_closed and self._attempt is not None:
+            self._is_closed = True
+            self._attempt.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon()
+
+    # -- leaves ------------------------------------------------------------------------------------
+
+    def _tell_note(self, text: str) -> None:
+        if self.rank == 0:
+            self._place.context.link.tell(Note(text))
+
+    def _restore_threads(self, index: CheckpointIndex) -> None:
+        if index.world_size != self.world_size or self._place.context.torch_threads is not None:
+            return
+        if index.torch_threads != torch.get_num_threads():
+            self._tell_note(
+                f"torch uses {index.torch_threads} threads, as when the checkpoint was taken, "
+                f"instead of {torch.get_num_threads()}"
+            )
+            torch.set_num_threads(index.torch_threads)
+
+    def _ended_for_good(self) -> bool:
+        self._require_ended()
+        return self.is_stopped
+
+    def _require_ended(self) -> None:
+        if self._open is not None:
+            raise RuntimeError(f"end_step was not called for step {self._open.number}")
+
+    def _require_open(self, batch: Any) -> OpenStep:
+        if self._open is None or self._open.batch is not batch:
+            raise RuntimeError("this batch is not the one that steps() gave last, or its step has ended")
+        return self._open
+
+
+def _context(
+    run: str | None, storage: str | Path | None, interval_s: float | None, keep_checkpoints: int
+) -> RunContext:
+    context = current_run()
+    if context is not None:
+        return context
+    if run is None or storage is None:
+        raise ValueError(
+            "which run is this? Start the loop with evenload's train, or give Session a run and a storage"
+        )
+    return RunContext(
+        run=run, storage=storage, checkpoint_interval_s=interval_s, keep_checkpoints=keep_checkpoints
+    )
+
+
+def _open_run(storage: RunStorage, reader: Any) -> RunRecord:
+    storage.require_writable()
+    wanted = new_run(
+        dataset=reader.dataset.id,
+        dataset_fingerprint=reader.dataset.fingerprint,
+        num_samples=reader.num_samples,
+        plan_fingerprint=reader.plan_fingerprint,
+        plan_facts=reader.state_dict()["plan"],
+    )
+    return create_run(storage, wanted)
