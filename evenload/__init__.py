@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from evenload.extras import missing_extra
+
 _HOMES = {
     "BalancedProducer": "kafka_plugin.producer",
     "Batch": "ray_trainer.reading.batch",
@@ -26,7 +28,12 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'evenload' has no attribute {name!r}; it has {', '.join(_HOMES)}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if missing := missing_extra(error):
+            raise ModuleNotFoundError(f"evenload.{name}: {missing}", name=error.name) from error
+        raise
 
 
 def __dir__() -> list[str]:

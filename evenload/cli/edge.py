@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from evenload.cli.output import Output
+from evenload.extras import missing_extra
 from kafka_connection.environment import resolve_connection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,6 +58,8 @@ class SentenceGroup(click.Group):
 def sentence(error: BaseException) -> str:
     """What happened, in one line. Errors of ours and of the operating system speak for themselves; others
     are named, because their text alone (KeyError: 'label') would tell nobody anything."""
+    if missing := missing_extra(error):
+        return missing
     text = " ".join(str(error).split())
     if _is_ours(error) or isinstance(error, OSError | ValueError | click.ClickException):
         return text or type(error).__name__
