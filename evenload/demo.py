@@ -181,10 +181,11 @@ class _Demo:
                 workers=2,
                 epochs=EPOCHS,
                 device="cpu",
-                checkpoint_interval_s=4.0,
+                checkpoint_interval_s=0.5,
                 connection=self._connection,
             ),
             on_event=watcher.hear,
+            progress_interval_s=0.2,  # the kill has to be within an epoch, on fast machines too
         )
         self._tell(f"\nAccuracy on held-out digits: {100 * result.metrics['accuracy']:.1f} %")
         return result, watcher

@@ -6,6 +6,7 @@ The flags of a recipe are the fields of its options model and of TrainConfig: on
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -108,12 +109,16 @@ def _show_result(result: Any, output: Output) -> None:
     output.document(result.to_dict())
     if result.is_stopped:
         raise StoppedError(f"run {result.run!r} goes on from step {result.steps} with the same command")
-    losses = ", ".join(f"{loss:.4f}" for loss in result.loss)
+    losses = ", ".join(_number(loss) for loss in result.loss)
     output.line(f"{result.epochs} epochs, {result.steps:,} steps, {result.samples_per_s:,.0f} samples/s")
     output.line(f"loss by epoch: {losses}")
     for name, value in result.metrics.items():
-        output.line(f"{name.replace('_', ' ')}: {value:.4f}")
+        output.line(f"{name.replace('_', ' ')}: {_number(value)}")
     output.line(f"model: {result.model_path}")
+
+
+def _number(value: float | None) -> str:
+    return "not a number" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
 def _config(recipe: Recipe, flags: Mapping[str, Any], connection: Connection) -> TrainConfig:

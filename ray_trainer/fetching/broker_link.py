@@ -25,7 +25,12 @@ from ray_trainer.fetching.broker_connection import (
     error_name,
 )
 from ray_trainer.fetching.fetch_config import FetchConfig
-from ray_trainer.fetching.fetch_messages import FetchRequestWriter, correlation_id_of, read_fetch_answer
+from ray_trainer.fetching.fetch_messages import (
+    FetchAnswer,
+    FetchRequestWriter,
+    correlation_id_of,
+    read_fetch_answer,
+)
 from ray_trainer.fetching.range_fetch import FetchedBlock, RangeFetch, RecordCheck
 from ray_trainer.fetching.receive_buffers import BufferPool
 from ray_trainer.fetching.record_batches import DamagedBatchError, StoredRecord, take_records
@@ -186,6 +191,14 @@ class BrokerLink:
             raise BrokerLostError(f"{self._connection.address} answered another request than was sent")
         answer = read_fetch_answer(frame)
         self._in_flight.popleft()
+        try:
+            self._take(fetch, answer)
+        except Exception:
+            # Whatever it is, it ends the connection, and with it all that is in flight: this one, too.
+            self._in_flight.appendleft((correlation_id, fetch))
+            raise
+
+    def _take(self, fetch: RangeFetch, answer: FetchAnswer) -> None:
         if answer.error_code:
             self._take_error(fetch, answer.error_code)
             return

@@ -63,6 +63,7 @@ def steps(num_samples: int, global_batch_size: int, start: int = 0) -> Iterator[
 
 def num_full_steps(num_left: int, global_batch_size: int) -> int:
     """How many of the next steps have exactly G samples and are not one of the last two (or the last)."""
+    step_size(num_left, global_batch_size)
     return max(0, num_left // global_batch_size - 1)
 
 

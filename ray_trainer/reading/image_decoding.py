@@ -26,6 +26,8 @@ from ray_trainer.errors import UndecodableColumnError
 
 _GREY_MODES: Final = frozenset({"1", "L", "LA", "La"})
 _DEEP_MODES: Final = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
+_PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_DEPTH: Final = 24  # where the header says how many bits a channel has
 _NUM_THREADS_MAX: Final = 8
 _NUM_IMAGES_PER_TASK: Final = 16  # small images take less time to decode than to hand to a thread
 
@@ -77,13 +79,16 @@ class ImageDecoder:
     def _decode_one(self, encoded: memoryview) -> npt.NDArray[np.uint8]:
         try:
             with Image.open(io.BytesIO(encoded)) as image:
-                if image.mode in _DEEP_MODES:
+                if image.mode in _DEEP_MODES or _is_deep_png(encoded):
                     raise UndecodableColumnError(
                         column=self._column,
                         reason=f"an image has mode {image.mode}, more than 8 bits a channel; store arrays",
                     )
                 grey = image.mode in _GREY_MODES
-                pixels = np.asarray(image.convert("L" if grey else "RGB"))
+                has_clear_colours = image.mode == "P" and "transparency" in image.info
+                # Pillow warns unless such a palette goes by way of RGBA.
+                colours = image.convert("RGBA") if has_clear_colours else image
+                pixels = np.asarray(colours.convert("L" if grey else "RGB"))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise UndecodableColumnError(
                 column=self._column,
@@ -91,3 +96,8 @@ class ImageDecoder:
             ) from error
         # a copy, as what Pillow gives may not be written to, and planes come first here
         return np.array(pixels[None] if grey else pixels.transpose(2, 0, 1), order="C")
+
+
+def _is_deep_png(encoded: memoryview) -> bool:
+    """Whether it is a PNG of 16 bits a channel, whose colours Pillow cuts to 8 without a word."""
+    return bytes(encoded[:8]) == _PNG_SIGNATURE and len(encoded) > _PNG_DEPTH and encoded[_PNG_DEPTH] == 16

@@ -38,6 +38,7 @@ class Task(Protocol):
 
     columns: tuple[str, str]  # input, label
     num_classes: int
+    class_names: tuple[str, ...] | None
     learning_rate: float
     has_matthews: bool
 

@@ -16,7 +16,9 @@ from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
 from dataset_catalog.catalog import Catalog
 from kafka_connection.connection import Connection
+from ray_trainer.reading.batch import Batch
 from ray_trainer.reading.reader import DatasetReader
+from ray_trainer.recipes.labels import renumbered
 from ray_trainer.recipes.metrics import ClassCounts
 from ray_trainer.training.model import model_device, unwrap
 
@@ -35,6 +37,9 @@ class Measured(Protocol):
     def num_classes(self) -> int: ...
 
     @property
+    def class_names(self) -> tuple[str, ...] | None: ...
+
+    @property
     def has_matthews(self) -> bool: ...
 
     def transform(self, batch: Any) -> Any: ...
@@ -51,12 +56,13 @@ class Evaluation:
         rank, world_size = (dist.get_rank(), dist.get_world_size()) if _is_distributed() else (0, 1)
         taking_part = max(1, min(world_size, manifest.num_samples // 2))
         self._takes_part = rank < taking_part
+        self._renumbered = renumbered(manifest, task.columns[1], task.class_names)
         self._reader = DatasetReader(
             manifest,
             global_batch_size=_SAMPLES_PER_RANK * taking_part,
             shuffle=False,
             columns=task.columns,
-            transform=task.transform,
+            transform=self._transform,
             rank=min(rank, taking_part - 1),
             world_size=taking_part,
             connection=connection,
@@ -87,6 +93,13 @@ class Evaluation:
     def close(self) -> None:
         """Let go of the dataset."""
         self._reader.close()
+
+    def _transform(self, batch: Batch) -> Any:
+        if self._renumbered is None:
+            return self._task.transform(batch)
+        label = self._task.columns[1]
+        numbers = torch.tensor(self._renumbered)[batch[label].to(torch.int64)]
+        return self._task.transform(batch.with_columns({**batch, label: numbers}))
 
     @torch.no_grad()
     def _count(self, model: nn.Module, counts: ClassCounts) -> None:

@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from kafka_connection.connection import Connection
+from ray_trainer.errors import UndecodableColumnError
 from ray_trainer.reading.batch import Batch
 from ray_trainer.recipes.classification import run_storage, train_classifier
 from ray_trainer.recipes.columns import choose_image_column
@@ -100,6 +101,7 @@ class ImageTask:
         self._labels = LabelNumbers(dataset, found.label_column, found.classes)
         self.columns = (found.input_column, found.label_column)
         self.num_classes = len(found.classes)
+        self.class_names = found.class_names
         self.learning_rate = {"small": 3e-3, "resnet-18": 1e-3}.get(found.model, 2e-4)
 
     def build_model(self) -> nn.Module:
@@ -116,6 +118,10 @@ class ImageTask:
             pixels = to_planes(images, self._facts.channels, size)
         else:
             pixels = torch.cat([to_planes(one[None], self._facts.channels, size) for one in images])
+        if (
+            pixels.is_floating_point() and not pixels.isfinite().all()
+        ):  # one such value would spoil every weight of the model
+            raise UndecodableColumnError(column=image, reason="some images have NaN or infinite values")
         return {"pixels": pixels, "label": self._labels.numbers(batch[label])}
 
     def vary(self, part: Batch) -> Batch:

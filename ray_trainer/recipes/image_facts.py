@@ -5,6 +5,7 @@ The first images of the dataset are looked at. A pretrained model says itself wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
@@ -65,7 +66,7 @@ def look_at_images(
         channels: What the model takes; None: as many as there are.
 
     Raises:
-        ColumnChoiceError: They are no images, or have different sizes and none was given.
+        ColumnChoiceError: They are no images, are no numbers, or have different sizes and none was given.
     """
     images = _first_images(manifest, column, connection)
     planes = {_plane(manifest, column, tuple(image.shape)) for image in images}
@@ -79,6 +80,8 @@ def look_at_images(
     height, width = (image_size, image_size) if image_size is not None else sizes[0]
     channels = channels or max(count for count, _, _ in planes)
     mean, deviation = moments(torch.cat([to_planes(one[None], channels, (height, width)) for one in images]))
+    if not all(map(math.isfinite, [*mean, *deviation])):
+        raise _error(manifest, f"column {column!r} has NaN or infinite values")
     return ImageFacts(channels, height, width, tuple(mean), tuple(deviation))
 
 

@@ -18,7 +18,7 @@ from ray_trainer.errors import LabelError
 from ray_trainer.reading.batch import Batch
 from ray_trainer.reading.reader import DatasetReader
 
-__all__ = ["LabelNumbers", "check_labels", "class_names", "find_classes", "read_in_order"]
+__all__ = ["LabelNumbers", "check_labels", "class_names", "find_classes", "read_in_order", "renumbered"]
 
 CLASSES_MAX: Final = 10_000
 _SAMPLES_AT_ONCE: Final = 4096
@@ -86,21 +86,51 @@ def find_classes(manifest: DatasetManifest, column: str, connection: Connection)
 
 
 def check_labels(
-    manifest: DatasetManifest, column: str, classes: Sequence[int | str], connection: Connection
+    manifest: DatasetManifest,
+    column: str,
+    classes: Sequence[int | str],
+    names: Sequence[str] | None,
+    connection: Connection,
 ) -> None:
     """See that another dataset has no class that the model will not have.
+
+    Args:
+        names: of the classes, where the dataset trained on has names.
 
     Raises:
         LabelError: With the labels that are unknown.
     """
-    unknown = sorted(set(_look_through(manifest, column, connection)) - set(classes), key=str)
+    found: set[int | str] = set(_look_through(manifest, column, connection))
+    known = classes
+    if names is not None and (table := renumbered(manifest, column, names)) is not None:
+        own = class_names(manifest, column) or ()
+        found, known = {own[int(label)] for label in found if int(label) < len(table)}, names
+    unknown = sorted(found - set(known), key=str)
     if unknown:
         raise LabelError(
             manifest.id,
             column=column,
             reason=f"{_listed(unknown)} {'is a label' if len(unknown) == 1 else 'are labels'} that the "
-            f"dataset trained on does not have ({_listed(classes)})",
+            f"dataset trained on does not have ({_listed(known)})",
         )
+
+
+def renumbered(manifest: DatasetManifest, column: str, names: Sequence[str] | None) -> list[int] | None:
+    """A class's number in the run, by its number in this dataset: classes are the same by their names.
+
+    Two folders of images number their classes each for itself, so `horse` may be 2 in one and 1 in the other.
+
+    Args:
+        names: of the run's classes, in the order of their numbers; None: it has none.
+
+    Returns:
+        -1 for a class that the run does not have; None where numbers are the same, or there are no names.
+    """
+    own = class_names(manifest, column)
+    if own is None or names is None or list(own) == list(names):
+        return None
+    number = {name: place for place, name in enumerate(names)}
+    return [number.get(name, -1) for name in own]
 
 
 def class_names(manifest: DatasetManifest, column: str) -> tuple[str, ...] | None:

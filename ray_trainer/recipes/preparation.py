@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from dataset_catalog.catalog import Catalog
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection.connection import Connection
-from ray_trainer.errors import RunMismatchError, UnknownRunError
+from ray_trainer.errors import LabelError, RunMismatchError, UnknownRunError
 from ray_trainer.planning.rule import choose_rule, plan_facts, plan_fingerprint
 from ray_trainer.planning.steps import check_world_size
 from ray_trainer.recipes.columns import choose_label_column
@@ -187,7 +187,7 @@ def _check_evaluation(asked: Asked, choose_input: ChooseInput, found: Preparatio
     manifest = _find_dataset(asked.config.eval_dataset, asked.connection)
     choose_label_column(manifest, found.label_column)
     choose_input(manifest, found.input_column, found.label_column)
-    check_labels(manifest, found.label_column, found.classes, asked.connection)
+    check_labels(manifest, found.label_column, found.classes, found.class_names, asked.connection)
     return manifest.id
 
 
@@ -195,8 +195,12 @@ def _classes(
     asked: Asked, manifest: DatasetManifest, label: str, begun: Preparation | None
 ) -> tuple[int | str, ...]:
     """What the run was begun with, or else what is told or found."""
-    if asked.options.num_classes is not None:
-        return tuple(range(asked.options.num_classes))
+    names, told = class_names(manifest, label), asked.options.num_classes
+    if told is not None:
+        if names is not None and len(names) != told:
+            reason = f"it has {len(names)} classes ({', '.join(names[:10])}), not {told} (--num-classes)"
+            raise LabelError(manifest.id, column=label, reason=reason)
+        return tuple(range(told))
     if begun is not None and begun.label_column == label:
         return begun.classes
     return tuple(find_classes(manifest, label, asked.connection))

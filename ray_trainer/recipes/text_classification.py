@@ -92,6 +92,7 @@ class TextTask:
         self._tokenizer = _load_tokenizer(found, storage)
         self.columns = (found.input_column, found.label_column)
         self.num_classes = len(found.classes)
+        self.class_names = found.class_names
         self.learning_rate = 1e-3 if found.model == "small" else 5e-5
 
     def build_model(self) -> nn.Module:

@@ -26,7 +26,7 @@ class Wishes:
         preempted: A machine will be taken away: a checkpoint at once.
         poll: Ask Ray about machines that will be taken away.
         report: Tell Ray of the last checkpoint.
-        mean_loss: This rank's part of the mean loss of the step before.
+        mean_loss: This rank's part of the mean loss of the step before; None (on all ranks) at the first.
     """
 
     checkpoint: bool = False
@@ -34,7 +34,7 @@ class Wishes:
     preempted: bool = False
     poll: bool = False
     report: bool = False
-    mean_loss: float = 0.0
+    mean_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class Agreement:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._pending: PendingSum | None = None
+        self._has_loss = False
 
     def decide(self) -> Decision:
         """What was wished at the step before. Nothing at the first."""
@@ -68,10 +69,11 @@ class Agreement:
             preempted=preempted > 0,
             poll=poll > 0,
             report=report > 0,
-            mean_loss=mean_loss,
+            mean_loss=mean_loss if self._has_loss else None,
         )
 
     def wish(self, wishes: Wishes) -> None:
         """Tell the others; every rank at every step."""
         assert self._pending is None, "decide() comes before wish()"
-        self._pending = self._peers.start_sum([float(wish) for wish in astuple(wishes)])
+        self._has_loss = wishes.mean_loss is not None
+        self._pending = self._peers.start_sum([float(wish or 0.0) for wish in astuple(wishes)])

@@ -48,7 +48,7 @@ class Board:
     """For one driver's life. Called by one caller at a time, as Ray does with an actor.
 
     Args:
-        fruitless_max: Attempts in a row that may fail without a new checkpoint.
+        fruitless_max: Attempts in a row whose loop may fail by itself without a new checkpoint.
     """
 
     def __init__(self, *, fruitless_max: int) -> None:
@@ -126,7 +126,10 @@ class Board:
         self._events.append(lost)
         self._lost_step = max(self._lost_step, lost.step)
         self._lost_at_s = time.monotonic() if self._lost_at_s is None else self._lost_at_s
-        self._num_fruitless = 0 if self._has_saved else self._num_fruitless + 1
+        if self._has_saved:
+            self._num_fruitless = 0
+        elif not lost.dead:  # a killed process says nothing about the loop; Ray bounds the restarts
+            self._num_fruitless += 1
         if self._fatal is None and self._num_fruitless >= self._fruitless_max:
             reason = (
                 f"{self._num_fruitless} attempts in a row failed before a checkpoint; the last: {lost.reason}"

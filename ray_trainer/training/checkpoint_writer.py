@@ -96,6 +96,8 @@ class CheckpointWriter:
         self._jobs: queue.SimpleQueue[CheckpointJob | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
+        self._count_lock = threading.Lock()
+        self._num_open = 0  # jobs handed over and not yet done
         self._unwritten: list[Sequence[StepEntry]] = []
         self._failures = 0
         self._error: BaseException | None = None
@@ -109,7 +111,7 @@ class CheckpointWriter:
 
     def submit(self, job: CheckpointJob) -> None:
         """Hand over a job; the one before should be done, or it waits behind it."""
-        self._idle.clear()
+        self._count(1)
         self._jobs.put(job)
 
     def raise_if_failed(self) -> None:
@@ -144,8 +146,16 @@ class CheckpointWriter:
                 logger.debug("the checkpoint writer failed", exc_info=True)
                 self._error = self._error or error
             finally:
-                if self._jobs.empty():
-                    self._idle.set()
+                self._count(-1)
+
+    def _count(self, change: int) -> None:
+        """Jobs are counted, as "the queue is empty" may be old by the time one says "idle"."""
+        with self._count_lock:
+            self._num_open += change
+            if self._num_open:
+                self._idle.clear()
+            else:
+                self._idle.set()
 
     def _write(self, job: CheckpointJob) -> Outcome:
         files: dict[str, FileRecord] = {}
@@ -194,9 +204,12 @@ class CheckpointWriter:
             view = job.describe_kafka()
             update = {"files": files, "kafka": view.to_dict(), "created_at_s": time.time()}
             finished: Checkpoint = self._store.finish(job.folder, job.index.model_copy(update=update))
-            self._store.delete_old(keep=self._keep)
         except OSError as error:
             return replace(outcome, reason=str(error))
+        try:
+            self._store.delete_old(keep=self._keep)
+        except OSError as error:  # the new one counts all the same
+            logger.warning("old checkpoints of %s stay: %s", self._storage.place(), error)
         return replace(outcome, index=finished.index, is_saved=True, group_offset=view.group_offset)
 
     def _settle(self, outcome: Outcome) -> None:

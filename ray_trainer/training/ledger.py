@@ -51,6 +51,7 @@ __all__ = [
     "write_start",
 ]
 
+_EVER = 1 << 62
 _LEDGER = "ledger"
 _START = "start.json"
 _PART = re.compile(r"rank-(\d{6,})-(\d{12,})-(\d{12,})\.arrow")
@@ -189,14 +190,16 @@ def write_start(storage: RunStorage, start: AttemptStart) -> None:
 
 
 def read_starts(storage: RunStorage) -> tuple[dict[int, AttemptStart], tuple[str, ...]]:
-    """The start records by attempt, and a sentence for each that can't be read."""
+    """The start records by attempt, and a sentence for each that can't be read though there are books."""
     starts, notes = {}, []
     for attempt in list_attempts(storage):
         name = f"{_folder(attempt)}/{_START}"
         try:
             starts[attempt] = AttemptStart.model_validate_json(storage.read(name))
         except (OSError, ValidationError) as error:
-            notes.append(f"{name} can't be read: {str(error).splitlines()[0]}")
+            # Killed while it was written, an attempt has no books either, and nothing is missing.
+            if read_parts(storage, Segment(attempt, 0, _EVER)):
+                notes.append(f"{name} can't be read: {str(error).splitlines()[0]}")
     return starts, tuple(notes)
 
 

@@ -15,6 +15,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -89,7 +90,11 @@ def model_device(model: nn.Module) -> torch.device:
 
 
 def detached_copy(value: Any, _copies: dict[Any, torch.Tensor] | None = None) -> Any:
-    """A copy in the CPU's memory that later steps don't change, shared tensors still shared."""
+    """A copy in the CPU's memory that later steps don't change, shared tensors still shared.
+
+    Raises:
+        TypeError: It holds what `torch.load(weights_only=True)` would refuse.
+    """
     copies = {} if _copies is None else _copies
     if isinstance(value, torch.Tensor):
         key = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
@@ -105,6 +110,10 @@ def detached_copy(value: Any, _copies: dict[Any, torch.Tensor] | None = None) ->
         return copied
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return type(value)(detached_copy(item, copies) for item in value)
+    if isinstance(value, np.generic):  # of a schedule that computes with NumPy
+        return value.item()  # the same number, and one that torch.load(weights_only=True) reads
+    if isinstance(value, np.ndarray):
+        raise TypeError("state_dict() has a NumPy array, which is not loaded again safely: make it a tensor")
     return copy.deepcopy(value)
 
 

@@ -140,7 +140,7 @@ class RunningAttempt:
             preempted=self._link.is_preempted and not self._preemption_handled,
             poll=is_first and now_s - self._last_poll_s >= _PREEMPTION_POLL_S,
             report=is_first and self._has_unreported and self._link.can_report,
-            mean_loss=self._last.mean_loss() if self._last is not None else 0.0,
+            mean_loss=self._last.mean_loss() if self._last is not None else None,
         )
 
     def _act(self, decision: Decision) -> None:
@@ -224,7 +224,7 @@ class RunningAttempt:
                 epoch=step.epoch,
                 samples_consumed=step.stop,
                 num_samples=self._place.record.num_samples,
-                loss=decision.mean_loss if self._last is not None else None,
+                loss=decision.mean_loss,
                 samples_per_s=self.samples_per_s,
             )
         )

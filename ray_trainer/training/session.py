@@ -35,6 +35,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from ray_trainer.errors import CheckpointMismatchError
 from ray_trainer.training.attempt import RunPlace, begin_attempt, find_checkpoint, load_checkpoint
 from ray_trainer.training.checkpoint import Checkpoint, CheckpointIndex
 from ray_trainer.training.events import Evaluated, Note
@@ -137,7 +138,8 @@ class Session:
             Whether there was one.
 
         Raises:
-            CheckpointMismatchError: It was taken with another dataset version or plan.
+            CheckpointMismatchError: It was taken with another dataset version or plan, or of another model,
+                optimizer or scheduler.
             CheckpointUnreadableError: Some rank can't read it.
         """
         if self._attempt is not None:
@@ -147,13 +149,30 @@ class Session:
             self._tell_note(note)
         if checkpoint is not None:
             state = load_checkpoint(self._place, checkpoint)
-            for name, part in self._state_parts.items():
-                if part is not None and state.get(name) is not None:
-                    part.load_state_dict(state[name])
+            self._load_parts(checkpoint, state)
             self.reader.load_state_dict(checkpoint.index.reader)
             self._restore_threads(checkpoint.index)
         self._begin(checkpoint)
         return checkpoint is not None
+
+    def _load_parts(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> None:
+        for name, part in self._state_parts.items():
+            saved = state.get(name)
+            if (part is None) != (saved is None):
+                then, now = ("none" if each is None else "one" for each in (saved, part))
+                raise CheckpointMismatchError(self._place_of(checkpoint), {name: (then, now)})
+            if part is None:
+                continue
+            try:
+                part.load_state_dict(saved)
+            except (RuntimeError, ValueError, LookupError) as error:  # what torch says of another model
+                now = " ".join(str(error).split())[:300]
+                raise CheckpointMismatchError(
+                    self._place_of(checkpoint), {name: ("as saved", now)}
+                ) from error
+
+    def _place_of(self, checkpoint: Checkpoint) -> str:
+        return self._place.storage.place(checkpoint.folder)
 
     def _begin(self, checkpoint: Checkpoint | None) -> RunningAttempt:
         began = begin_attempt(self._place, checkpoint)

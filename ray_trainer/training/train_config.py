@@ -5,6 +5,7 @@ Read next: trainer.py.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -90,5 +91,13 @@ class TrainResult:
     was_finished: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return asdict(self)
+        """As JSON can hold it: a loss or metric that is no finite number is null."""
+        return {
+            **asdict(self),
+            "loss": [_finite(loss) for loss in self.loss],
+            "metrics": {name: _finite(value) for name, value in self.metrics.items()},
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -81,7 +81,7 @@ def train(
         CatalogError, KafkaConnectionError: The dataset can't be had.
     """
     connection = config.connection
-    name = recipe if isinstance(recipe, str) else recipe.__name__.strip("<>").replace("_", "-")
+    name = recipe if isinstance(recipe, str) else _loop_name(recipe)
     run = config.run or default_run_name(name, config.dataset)
     storage = RunStorage(config.storage or evenload_home() / "runs", run)
     if isinstance(recipe, str):
@@ -304,3 +304,8 @@ def _finished_checkpoints(storage: RunStorage) -> list[str]:
             continue
         found.append(storage.place(folder.name))
     return found
+
+
+def _loop_name(loop: Loop) -> str:
+    """A run's default name begins with it; what is made at run time (`functools.partial`) has none."""
+    return getattr(loop, "__name__", "loop").strip("<>_").replace("_", "-") or "loop"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +73,7 @@ def ranges_of(manifest: DatasetManifest) -> list[BlockRange]:
 @pytest.fixture(scope="module")
 def placed(connection: Connection) -> tuple[str, str, list[PlacedRecord]]:
     """A topic, its id, and records in it, in transactions: several records a batch, markers between."""
-    topic = "fetch-ranges-placed"
+    topic = f"fetch-ranges-placed-{uuid.uuid4().hex[:8]}"  # made twice when its tests run in two stretches
     created = create_topic(connection, topic, num_partitions=3)
     records = make_records(make_batch(300), samples_per_record=5)
     return topic, created.topic_id, write_records(connection, topic, records, 3, 13)
@@ -101,6 +103,22 @@ def test_a_fetcher_gives_exactly_the_records_asked_for_or_says_what_is_missing(
         assert gone.value.offset == gap
     finally:
         fetcher.close()
+
+
+def test_what_nobody_expected_ends_the_fetch_with_an_error(
+    connection: Connection, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_dataset(connection, make_batch(20), topic=topic_name, samples_per_record=5)
+
+    def fail(*_: Any, **__: Any) -> int:
+        raise MemoryError("no room for an answer")
+
+    monkeypatch.setattr("ray_trainer.fetching.broker_link.take_records", fail)
+    with (
+        ExactRangeFetcher.of_manifest(connection, manifest) as fetcher,
+        pytest.raises(FetchRefusedError, match="no room for an answer"),
+    ):
+        list(fetch_all(fetcher, ranges_of(manifest)))
 
 
 def test_every_byte_goes_over_the_wire_once(connection: Connection, topic_name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import threading
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -46,8 +47,13 @@ def make_samples(num_samples: int) -> pa.RecordBatch:
 @pytest.fixture(scope="module")
 def manifests(connection: Connection) -> Mapping[str, DatasetManifest]:
     samples = make_samples(NUM_SAMPLES)
-    packed = write_dataset(connection, samples, topic="reader-packed", samples_per_record=6, name="packed")
-    record = write_dataset(connection, samples, topic="reader-record", encoding="record", name="record")
+    once = uuid.uuid4().hex[:8]  # when its tests run in two stretches, this is made twice
+    packed = write_dataset(
+        connection, samples, topic=f"reader-packed-{once}", samples_per_record=6, name="packed"
+    )
+    record = write_dataset(
+        connection, samples, topic=f"reader-record-{once}", encoding="record", name="record"
+    )
     return {"whole": packed, "blocks": packed, "record": record}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
@@ -36,7 +37,7 @@ def manifest(connection: Connection) -> DatasetManifest:
             "labels": pa.array([float(n % 7) for n in range(NUM_SAMPLES)], pa.float32()),
         }
     )
-    return write_dataset(connection, samples, topic="reader-frameworks")
+    return write_dataset(connection, samples, topic=f"reader-frameworks-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -244,6 +246,30 @@ def test_images_of_sixteen_bits_are_refused_instead_of_ruined() -> None:
     Image.fromarray(np.full((4, 4), 40000, dtype=np.uint16)).save(stream, "PNG")
     with pytest.raises(UndecodableColumnError, match="8 bits"):
         decode([image_batch(stream.getvalue())], [(0, 0)], features={"image": "image"})
+
+
+def test_colours_of_sixteen_bits_are_refused_though_pillow_would_cut_them() -> None:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    row = b"\0" + b"\x12\x34" * 3 * 4  # the filter's number, then four pixels
+    pixels = zlib.compress(row * 4)
+    header = struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    assert Image.open(io.BytesIO(png)).mode == "RGB"
+    with pytest.raises(UndecodableColumnError, match="more than 8 bits a channel"):
+        decode([image_batch(png)], [(0, 0)], features={"image": "image"})
+
+
+def test_a_palette_with_transparent_colours_is_resolved_without_a_warning() -> None:
+    stream = io.BytesIO()
+    image = Image.new("P", (4, 4))
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.save(stream, "PNG", transparency=b"\x00\xff")
+    decoded = decode([image_batch(stream.getvalue())], [(0, 0)], features={"image": "image"})
+    assert decoded["image"][0, :, 0, 0].tolist() == [255, 0, 0]
 
 
 def test_a_missing_image_names_the_column() -> None:

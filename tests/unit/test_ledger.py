@@ -83,10 +83,12 @@ def test_a_truncated_file_is_an_error_and_never_less_entries(storage: RunStorage
             part.read(storage)
 
 
-def test_starts_are_listed_and_unreadable_ones_are_named(storage: RunStorage) -> None:
+def test_starts_are_listed_and_unreadable_ones_with_books_are_named(storage: RunStorage) -> None:
     write_start(storage, start_of(1))
     write_start(storage, start_of(2, after=(1, 10)))
-    storage.write("ledger/attempt-000003/start.json", b"{")
+    storage.write("ledger/attempt-000003/start.json", b"{")  # killed here, it has done no step
+    assert read_starts(storage)[1] == ()
+    write_entries(storage, [entry_of(11, [1])], attempt=3, rank=0, world_size=1)
 
     starts, notes = read_starts(storage)
 

@@ -55,6 +55,9 @@ def test_more_workers_than_the_rest_of_an_epoch_can_serve_are_refused() -> None:
 
 def test_one_worker_takes_any_batch() -> None:
     check_world_size(1, num_samples=1, global_batch_size=1)
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=f"global_batch_size {size} must be at least 1"):
+            check_world_size(1, num_samples=10, global_batch_size=size)
     with pytest.raises(TooManyWorkersError, match="at most 1 can"):
         check_world_size(2, num_samples=5, global_batch_size=1)
 

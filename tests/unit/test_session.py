@@ -358,6 +358,28 @@ def test_a_checkpoint_that_cannot_be_loaded_is_an_error_and_not_a_new_beginning(
         Run(tmp_path).train()
 
 
+def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=2)
+    model = nn.Linear(6, 3)
+    session = Session(
+        model, torch.optim.AdamW(model.parameters()), None, make_reader(), run="toy", storage=tmp_path
+    )
+    with pytest.raises(CheckpointMismatchError, match=r"model was 'as saved', is now .*[Mm]issing key"):
+        session.resume()
+    session.abandon()
+
+
+def test_a_scheduler_that_the_checkpoint_has_and_the_loop_has_not_is_refused(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=2)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 3))
+    session = Session(
+        model, torch.optim.AdamW(model.parameters()), None, make_reader(), run="toy", storage=tmp_path
+    )
+    with pytest.raises(CheckpointMismatchError, match="scheduler was 'one', is now 'none'"):
+        session.resume()
+    session.abandon()
+
+
 def test_misuse_is_refused(tmp_path: Path) -> None:
     reader = make_reader()
     model = nn.Linear(6, 3)

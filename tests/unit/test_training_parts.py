@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import io
+import json
+import math
 import pickle
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from ray_trainer import errors
 from ray_trainer.errors import TrainerError
+from ray_trainer.training.agreement import Agreement, Wishes
 from ray_trainer.training.board import Board, WorkerFailure
 from ray_trainer.training.checkpoint_schedule import CheckpointSchedule
 from ray_trainer.training.events import (
@@ -23,8 +29,11 @@ from ray_trainer.training.events import (
     WorkersLost,
 )
 from ray_trainer.training.model import detached_copy, unwrap
+from ray_trainer.training.peers import Peers
 from ray_trainer.training.random_state import step_seed
 from ray_trainer.training.run_names import default_run_name
+from ray_trainer.training.train_config import TrainResult
+from ray_trainer.training.trainer import _loop_name
 
 
 def test_checkpoints_are_four_seconds_apart_while_they_cost_little() -> None:
@@ -167,6 +176,43 @@ def test_attempts_that_fail_again_and_again_before_a_checkpoint_are_given_up() -
         fatal.reason
         == "3 attempts in a row failed before a checkpoint; the last: RuntimeError: out of memory"
     )
+
+
+def test_workers_that_were_killed_say_nothing_about_the_loop() -> None:
+    board = Board(fruitless_max=2)
+    for _ in range(10):
+        board_in_attempt(board)
+        board.failed(failure_of(0, 1, reason="connection closed by peer"))  # what the other one sees
+        assert board.workers_lost({0: "x", 1: "died"}, [1]) is None
+    assert board.get_num_restarts() == 10
+
+
+def test_a_loss_that_is_no_number_is_null_in_json() -> None:
+    result = TrainResult("run", 3, 1, 10.0, [0.5, math.nan], {"eval_loss": math.inf}, [], 0, None, None)
+    document = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert document["loss"] == [0.5, None]
+    assert document["metrics"] == {"eval_loss": None}
+
+
+def test_a_checkpoint_with_numbers_of_numpy_can_be_loaded() -> None:
+    written = io.BytesIO()
+    torch.save(detached_copy({"lr": np.float64(0.1), "steps": [np.int64(3)]}), written)
+    assert torch.load(io.BytesIO(written.getvalue()), weights_only=True) == {"lr": 0.1, "steps": [3]}
+    with pytest.raises(TypeError, match="make it a tensor"):
+        detached_copy({"history": np.zeros(3)})
+
+
+def test_a_loss_that_is_not_known_yet_is_none() -> None:
+    agreement = Agreement(Peers())
+    agreement.wish(Wishes())
+    assert agreement.decide().mean_loss is None
+    agreement.wish(Wishes(mean_loss=0.25))
+    assert agreement.decide().mean_loss == 0.25
+
+
+def test_a_loop_without_a_name_still_names_its_run() -> None:
+    assert _loop_name(functools.partial(print)) == "loop"
+    assert _loop_name(lambda _: None) == "lambda"
 
 
 def test_a_checkpoint_makes_up_for_earlier_failures() -> None:
