@@ -98,6 +98,7 @@ def _stand(num_samples: int, console: Console) -> Iterator[Stand]:
         _write_plain(connection, samples["pixels"])
         ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         try:
             yield Stand(connection=connection, packed=packed, plain_topic=PLAIN_TOPIC, samples=samples)
         finally:
@@ -155,7 +156,10 @@ def _read_raw(stand: Stand) -> Reading:
 def _read_confluent(stand: Stand) -> Reading:
     """All partitions from their beginning, as fast as librdkafka gives them."""
     consumer = confluent_consumer(
-        stand.connection, queued_max_messages_kbytes=64 << 10, fetch_message_max_bytes=8 << 20
+        stand.connection,
+        queued_max_messages_kbytes=64 << 10,
+        fetch_message_max_bytes=8 << 20,
+        fetch_queue_backoff_ms=2,  # by default it pauses for a second whenever its queue is full
     )
     begun_s = time.perf_counter()
     consumer.assign(
@@ -197,10 +201,11 @@ def _check(num_samples: int, stand: Stand) -> None:
 
 
 EVENLOAD, RAW, RAY = "evenload, shuffled", "raw fetch, in order", "ray.data.read_kafka, in order"
+CONFLUENT = "confluent-kafka, sequential"
 WAYS: Mapping[str, Callable[[Stand], Reading]] = {
     EVENLOAD: _read_evenload,
     RAW: _read_raw,
-    "confluent-kafka, sequential": _read_confluent,
+    CONFLUENT: _read_confluent,
     "torch DataLoader, in memory": _read_memory,
     RAY: _read_ray,
 }
@@ -234,6 +239,7 @@ def _document(stand: Stand, readings: Mapping[str, list[Reading]]) -> dict[str, 
         "batch": BATCH,
         "of_raw_fetch": round(ratio_to(RAW), 3),
         "of_ray_data": round(ratio_to(RAY), 3),
+        "of_confluent": round(ratio_to(CONFLUENT), 3),
         "ways": rows,
     }
 

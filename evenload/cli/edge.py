@@ -35,9 +35,8 @@ class SentenceGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False
         try:
-            super().main(*args, **kwargs)
-        except click.exceptions.Exit as end:
-            sys.exit(end.exit_code)
+            # Not standalone, click gives an Exit's code back where a command's result would be.
+            code = super().main(*args, **kwargs)
         except click.UsageError as error:
             error.show()
             sys.exit(error.exit_code)
@@ -52,7 +51,7 @@ class SentenceGroup(click.Group):
                 traceback.print_exception(error)
             click.echo(f"evenload: {sentence(error)}", err=True)
             sys.exit(EXIT_FAILED)
-        sys.exit(0)
+        sys.exit(code if isinstance(code, int) else 0)
 
 
 def sentence(error: BaseException) -> str:
