@@ -14,10 +14,10 @@ demo: setup ## real Kafka, real data, two workers, one killed: prints what happe
 	$(BIN)/evenload demo
 
 test: check ## every check and every test, against embedded brokers (under 20 minutes on 2 cores)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not torture"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-torture: setup ## the fault tests, and those that run long, three times in a row
-	for round in 1 2 3; do $(BIN)/python -m pytest -q tests/fault || exit 1; done
+torture: setup ## the fault tests, three times in a row
+	for round in 1 2 3; do $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/fault || exit 1; done
 
 setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 

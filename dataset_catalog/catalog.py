@@ -43,6 +43,9 @@ __all__ = ["DATASETS_TOPIC", "LOADS_TOPIC", "Catalog", "UnfinishedLoad", "check_
 
 ProgressByLoad = dict[VersionKey, list[LoadProgress]]
 
+# Brokers end a dead transaction after its `transaction.timeout.ms`, 60 s unless set.
+OPEN_TRANSACTION_WAIT_S = 70.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -122,7 +125,9 @@ class Catalog:
                 found.append(UnfinishedLoad(records[-1]))
         return found
 
-    def load_state(self, name: str, version: int, *, wait_s: float = 70.0) -> LoadState | None:
+    def load_state(
+        self, name: str, version: int, *, wait_s: float = OPEN_TRANSACTION_WAIT_S
+    ) -> LoadState | None:
         """What is committed of a load, to go on from; to be called after `init_transactions`.
 
         A record that is committed can still be hidden: reads stop at the last stable offset, which
@@ -130,8 +135,7 @@ class Catalog:
         waits until everything written before the call can be seen.
 
         Args:
-            wait_s: At most this long, in seconds; brokers end a dead transaction after its
-                `transaction.timeout.ms`, 60 s unless set.
+            wait_s: At most this long, in seconds.
 
         Raises:
             OpenTransactionError: It could still not be seen.
@@ -155,7 +159,9 @@ class Catalog:
             raise DatasetExistsError(manifest.name, manifest.version)
         self._write(DATASETS_TOPIC, manifest_records(manifest))
 
-    def drop(self, name: str, *, force: bool = False) -> Sequence[str]:
+    def drop(
+        self, name: str, *, force: bool = False, wait_s: float = OPEN_TRANSACTION_WAIT_S
+    ) -> Sequence[str]:
         """Takes datasets and unfinished loads away, with their topics.
 
         A topic that was deleted and made again by someone else is left alone.
@@ -163,6 +169,7 @@ class Catalog:
         Args:
             name: `NAME` for all versions, or `NAME@VERSION` for one.
             force: Drop a load that somebody may be working on too.
+            wait_s: As `load_state` takes it: a load can be hidden behind another one's open transaction.
 
         Returns:
             What was dropped, as `NAME@VERSION`.
@@ -170,9 +177,11 @@ class Catalog:
         Raises:
             UnknownDatasetError: There is nothing of this name.
             LoadInProgressError: Somebody is loading it.
+            OpenTransactionError: Whether there are such loads could not be seen within `wait_s`.
         """
         wanted = parse_dataset_id(name)
-        contents, progress = self._read_datasets(), self._read_progress()
+        stop = wait_for_stable_end(self._connection, LOADS_TOPIC, timeout_s=self._timeout_s, wait_s=wait_s)
+        contents, progress = self._read_datasets(), self._read_progress(stop)
         keys = [
             key
             for key in sorted({*contents.keys, *progress})

@@ -63,7 +63,10 @@ class TopicAdmin:
         self._admin.close()
 
     def num_brokers(self) -> int:
-        """Brokers that are up now."""
+        """Brokers that the cluster knows, those included that are down for the moment.
+
+        As many copies a new topic can have: one placed on a broker that is down catches up later.
+        """
         found = self._ask("asking for the cluster's brokers", self._admin.describe_cluster)
         return len(found["brokers"])
 

@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -102,6 +110,14 @@ class Connection(BaseModel):
             if value is not None:
                 config[word] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         return config
+
+
+def first_reason(error: ValidationError) -> str:
+    """Which field of a description is wrong and why; a secret is not quoted."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {reason}" if field else reason
 
 
 _SSL_FIELDS = ("ssl_ca_path", "ssl_certificate_path", "ssl_key_path", "ssl_key_password")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from .connection import Connection
+from .connection import Connection, first_reason
 from .errors import BadConnectionFileError, NoClusterError
 
 CLUSTER_FOLDER = "cluster"
@@ -63,7 +63,7 @@ def _from_address(bootstrap_servers: str) -> Connection:
     try:
         return Connection(bootstrap_servers=bootstrap_servers)
     except ValidationError as error:
-        raise ValueError(f"bootstrap servers: {_first_reason(error)}") from error
+        raise ValueError(f"bootstrap servers: {first_reason(error)}") from error
 
 
 def _read_connection_file(path: Path, bootstrap_servers: str | None) -> Connection:
@@ -80,7 +80,7 @@ def _read_connection_file(path: Path, bootstrap_servers: str | None) -> Connecti
     try:
         return Connection.model_validate(fields)
     except ValidationError as error:
-        raise BadConnectionFileError(path, _first_reason(error)) from error
+        raise BadConnectionFileError(path, first_reason(error)) from error
 
 
 def _embedded_connection(home: Path) -> Connection:
@@ -108,10 +108,3 @@ def _listens(address: str) -> bool:
             return True
     except OSError:
         return False
-
-
-def _first_reason(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
-    reason = first["msg"].removeprefix("Value error, ")
-    return f"{field}: {reason}" if field else reason

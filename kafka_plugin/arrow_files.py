@@ -24,6 +24,7 @@ class ParquetFile:
     """A Parquet file."""
 
     is_inferred = False
+    blank: frozenset[str] = frozenset()
     is_mapped = False
 
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
@@ -62,6 +63,7 @@ class ArrowFile:
     """An Arrow IPC file or stream, mapped."""
 
     is_inferred = False
+    blank: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
         """Maps the file and reads where its batches are.

@@ -109,5 +109,6 @@ class ProducerConfig(BaseModel):
     new_topic_timeout_s: float = Field(
         default=10.0,
         gt=0,
-        description="How long to wait for all leaders of a topic, before its first record.",
+        description="How long to wait for all leaders of a topic before its first record, and, when its "
+        "partitions have changed, for brokers to say how.",
     )

@@ -20,6 +20,7 @@ from kafka_plugin.errors import EmptySourceError, MalformedSourceError, Unsuppor
 from kafka_plugin.sample_schema import class_label_field, image_field
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_NO_BYTES = "is an image of no bytes"
 _METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
@@ -101,6 +102,7 @@ def image_facts(paths: Iterator[str], folder: Path | None) -> tuple[int, tuple[s
 
     Raises:
         MalformedSourceError: A file is not there.
+        EmptySourceError: A file has no bytes.
     """
     facts = []
     num_bytes = 0
@@ -109,6 +111,8 @@ def image_facts(paths: Iterator[str], folder: Path | None) -> tuple[int, tuple[s
             found = os.stat(folder / path if folder else path)
         except OSError as error:
             raise MalformedSourceError(path, f"the image can't be read: {error.strerror}.") from error
+        if not found.st_size:
+            raise EmptySourceError(path, _NO_BYTES)
         num_bytes += found.st_size
         facts.append(f"{path} {found.st_size} {found.st_mtime_ns}")
     return num_bytes, tuple(facts)
@@ -132,7 +136,7 @@ def _content(path: str, folder: Path | None) -> bytes:
     except OSError as error:
         raise MalformedSourceError(path, f"the image can't be read: {error.strerror}.") from error
     if not content:
-        raise EmptySourceError(path, "is an image of no bytes")
+        raise EmptySourceError(path, _NO_BYTES)
     return content
 
 

@@ -202,6 +202,8 @@ class LoadRun:
             return False
         try:
             self._recover_if_needed()
+            if self.totals.num_samples > 0:  # a commit of which nothing had been heard
+                return False
             self._writer.begin()
             for sequence in range(self.totals.sequence, -1, -1):
                 key = ProgressKey(self._identity.name, self._identity.version, sequence).to_bytes()
@@ -234,6 +236,8 @@ class LoadRun:
             ):
                 with attempt:
                     self._recover_if_needed()
+                    if self.totals.is_complete:
+                        return  # the last commit had happened after all; nothing may come after it
                     self._attempt(fill)
         except _RETRIED as error:
             raise LoadInterruptedError(

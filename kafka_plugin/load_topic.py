@@ -10,8 +10,10 @@ import logging
 import re
 
 from dataset_catalog.catalog import Catalog
-from kafka_connection import Connection
+from dataset_catalog.errors import CatalogError
+from kafka_connection import Connection, KafkaConnectionError
 from kafka_plugin.config import LoaderConfig
+from kafka_plugin.errors import TopicError
 from kafka_plugin.load_run import LoadIdentity
 from kafka_plugin.topics import create_topic, default_replication, delete_empty_topics
 from router.errors import RouterError
@@ -96,12 +98,19 @@ def sweep_topics(connection: Connection, catalog: Catalog, identity: LoadIdentit
 
     Only empty topics that no manifest and no progress refers to. To be called once this load's begin is
     committed: from then on, whoever loads this name sees it, and makes no topic of another load.
+
+    What can't be looked at now, as its broker is down, is left for another time: no reason to fail this load.
     """
-    kept = {identity.topic}
-    kept |= {manifest.topic for manifest in catalog.list()}
-    kept |= {load.last.topic for load in catalog.unfinished()}
     pattern = rf"{re.escape(identity.name)}-v{identity.version}-[0-9a-f]{{8}}"
-    for topic in delete_empty_topics(connection, pattern, keep=kept, timeout_s=_SNAPSHOT_TIMEOUT_S):
+    try:
+        kept = {identity.topic}
+        kept |= {manifest.topic for manifest in catalog.list()}
+        kept |= {load.last.topic for load in catalog.unfinished()}
+        deleted = delete_empty_topics(connection, pattern, keep=kept, timeout_s=_SNAPSHOT_TIMEOUT_S)
+    except (TopicError, CatalogError, KafkaConnectionError) as error:
+        _log.warning("what dead loaders of %s may have left is not swept up: %s", identity.name, error)
+        return
+    for topic in deleted:
         _log.info("deleted topic %s, which a loader that died had made", topic)
 
 

@@ -44,7 +44,12 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
     ) -> None:
         self._config = config or ProducerConfig()
         self._routing = ProducerRouting(
-            connection or resolve_connection(), self._config, router_config or RouterConfig(), collector
+            connection or resolve_connection(),
+            self._config,
+            router_config or RouterConfig(),
+            collector,
+            # kafka-python takes a partition that it doesn't know yet, and asks brokers about it.
+            count_partitions=lambda _, num_measured: num_measured,
         )
 
     def partition(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,8 +24,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pydantic import ValidationError
 
 from kafka_connection import Connection, KafkaConnectionError
+from kafka_connection.connection import first_reason
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
@@ -40,6 +43,8 @@ _STATISTICS_MS = 5000
 _MEASURABLE_BYTES = 1 << 20
 _UNASSIGNED = -1  # RD_KAFKA_PARTITION_UA
 _JAVA_PARTITIONER = "murmur2_random"
+_TRUE = ("true", "t", "1")  # as librdkafka spells it
+_DEFAULT_PORT = 9092  # RD_KAFKA_PORT
 
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
@@ -56,6 +61,7 @@ class BalancedProducer(Producer):
         config: How partitions are chosen.
         router_config: What to level by.
         collector: One that runs already, to be shared and left running.
+        logger: As `confluent_kafka.Producer` takes it: gets the client's own log lines.
 
     Raises:
         PluginConfigError: A setting would hide lost records, or can't be used by the collector.
@@ -69,16 +75,17 @@ class BalancedProducer(Producer):
         config: ProducerConfig | None = None,
         router_config: RouterConfig | None = None,
         collector: Collector | None = None,
+        logger: logging.Logger | None = None,
     ) -> None:
         own = dict(settings)
-        if own.get("delivery.report.only.error"):
+        if str(own.pop("delivery.report.only.error", False)).lower() in _TRUE:
             raise PluginConfigError(
                 "delivery.report.only.error hides the reports by which lost records are told; leave it away."
             )
         if "acks" not in own and "request.required.acks" not in own and "enable.idempotence" not in own:
             own |= {"acks": "all", "enable.idempotence": True}
         own.setdefault("partitioner", _JAVA_PARTITIONER)
-        own.setdefault("logger", _client_log)
+        own.setdefault("logger", logger or _client_log)
         self._measure_compression(own)
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
@@ -89,7 +96,11 @@ class BalancedProducer(Producer):
         self._transmitted = (0, 0)
         super().__init__(own)
         self._routing = ProducerRouting(
-            self._connection, self._config, router_config or RouterConfig(), collector
+            self._connection,
+            self._config,
+            router_config or RouterConfig(),
+            collector,
+            count_partitions=self._count_partitions,
         )
 
     def produce(
@@ -111,22 +122,26 @@ class BalancedProducer(Producer):
         """
         routing = self._routing.find(topic) or self._open(topic)
         size_bytes = _size(value) + _size(key)
-        chosen = self._choose(routing, partition, has_key=key is not None, size_bytes=size_bytes)
-        report = self._reporter(routing, on_delivery or callback, is_counted=chosen != partition)
-        try:
-            super().produce(
-                topic,
-                value=value,
-                key=key,
-                partition=chosen,
-                on_delivery=report,
-                timestamp=timestamp,
-                headers=headers,
-            )
-        except BaseException:
-            if chosen != partition:
-                routing.give_back(chosen, size_bytes)
-            raise
+        for is_last in (False, True):
+            chosen = self._choose(routing, partition, has_key=key is not None, size_bytes=size_bytes)
+            report = self._reporter(routing, on_delivery or callback, is_counted=chosen != partition)
+            try:
+                super().produce(
+                    topic,
+                    value=value,
+                    key=key,
+                    partition=chosen,
+                    on_delivery=report,
+                    timestamp=timestamp,
+                    headers=headers,
+                )
+                return
+            except BaseException as error:
+                is_gone = chosen != partition and self._take_back(routing, chosen, size_bytes, error)
+                if is_gone:
+                    self._routing.recount(routing)
+                if is_last or not is_gone:
+                    raise
 
     def produce_batch(
         self,
@@ -148,12 +163,16 @@ class BalancedProducer(Producer):
             report = self._reporter(routing, user_callback, is_counted=chosen != wanted)
             routed.append({**message, "partition": chosen, "callback": report})
         num_queued: int = super().produce_batch(topic, routed)
+        is_gone = False
         for message, sent in zip(messages, routed, strict=True):
             if "_error" not in sent:
                 continue
             message["_error"] = sent["_error"]
             if sent["partition"] != message.get("partition", partition):
-                routing.give_back(sent["partition"], _size(message.get("value")) + _size(message.get("key")))
+                size_bytes = _size(message.get("value")) + _size(message.get("key"))
+                is_gone |= self._take_back(routing, sent["partition"], size_bytes, sent["_error"])
+        if is_gone:
+            self._routing.recount(routing)
         return num_queued
 
     def expect(self, topic: str, size_bytes: int) -> None:
@@ -211,6 +230,21 @@ class BalancedProducer(Producer):
             return partition
         return self._routing.partition_for(routing, size_bytes)
 
+    def _take_back(
+        self, routing: TopicRouting, partition: int, size_bytes: int, error: BaseException | KafkaError
+    ) -> bool:
+        """The client did not take a record. Returns whether that is because it knows no such partition.
+
+        Then the turn is not given back: the next record, and all after it, would go there in vain.
+        """
+        fault = error.args[0] if isinstance(error, KafkaException) else error
+        is_gone = isinstance(fault, KafkaError) and fault.code() == KafkaError._UNKNOWN_PARTITION
+        if is_gone:
+            routing.own_bytes.add_lost(partition, size_bytes)
+        else:
+            routing.give_back(partition, size_bytes)
+        return is_gone
+
     def _reporter(
         self, routing: TopicRouting, callback: DeliveryCallback | None, *, is_counted: bool
     ) -> Callable[[KafkaError | None, Message], None]:
@@ -267,9 +301,18 @@ class BalancedProducer(Producer):
                 raise KafkaException(found.error)
             time.sleep(0.05)
 
+    def _count_partitions(self, topic: str, num_measured: int) -> int | None:  # noqa: ARG002 (brokers say it)
+        """How many partitions the client knows; asking brokers teaches it those that are new."""
+        try:
+            found = self.list_topics(topic, timeout=self._config.new_topic_timeout_s).topics[topic]
+        except KafkaException as error:
+            _log.warning("brokers don't say which partitions topic %s has by now: %s", topic, error)
+            return None
+        return len(found.partitions) or None
+
 
 def connection_of(settings: Mapping[str, Any]) -> Connection:
-    """The cluster that settings of confluent-kafka describe.
+    """The cluster that settings of confluent-kafka describe, in any spelling that librdkafka takes.
 
     Raises:
         PluginConfigError: They say it in a way that the collector's client does not know.
@@ -279,8 +322,25 @@ def connection_of(settings: Mapping[str, Any]) -> Connection:
     unknown = [word for word in settings if word.startswith(("ssl.", "sasl.")) and word not in known]
     if unknown or "bootstrap_servers" not in fields:
         reason = f"{', '.join(unknown)} can't be translated" if unknown else "bootstrap.servers is missing"
-        raise PluginConfigError(f"{reason}; pass connection= as well, which the collector then uses.")
-    return Connection.model_validate(fields)
+        raise PluginConfigError(f"{reason}; {_WAY_OUT}")
+    addresses = fields["bootstrap_servers"].split(",")
+    fields["bootstrap_servers"] = ",".join(map(_address, filter(str.strip, addresses)))
+    for word in ("security_protocol", "sasl_mechanism"):
+        if word in fields:
+            fields[word] = fields[word].upper()
+    try:
+        return Connection.model_validate(fields)
+    except ValidationError as error:
+        raise PluginConfigError(f"{first_reason(error)}; {_WAY_OUT}") from error
+
+
+def _address(address: str) -> str:
+    """`PROTOCOL://host:port/path` as `host:port`; librdkafka holds the protocol to `security.protocol`."""
+    host = address.strip().rpartition("://")[2].partition("/")[0]
+    return host if re.search(r":\d+$", host) else f"{host}:{_DEFAULT_PORT}"
+
+
+_WAY_OUT = "pass connection= as well, which the collector then uses."
 
 
 _FIELDS = {

@@ -18,7 +18,7 @@ from typing import Self
 
 from kafka_connection import Connection
 from kafka_plugin.config import ProducerConfig
-from kafka_plugin.routing import TopicRouting
+from kafka_plugin.routing import PartitionCounter, TopicRouting
 from router.config import RouterConfig
 from router.router import Router
 from telemetry_collector.collector import Collector
@@ -35,6 +35,7 @@ class ProducerRouting:
         config: How often to decide, how long to stay on a partition.
         router_config: What to level by.
         collector: One that runs already, to be shared and left running; None: one of our own.
+        count_partitions: As `TopicRouting` takes it.
     """
 
     def __init__(
@@ -43,8 +44,11 @@ class ProducerRouting:
         config: ProducerConfig,
         router_config: RouterConfig,
         collector: Collector | None,
+        *,
+        count_partitions: PartitionCounter,
     ) -> None:
         self._config = config
+        self._count_partitions = count_partitions
         batched = router_config.model_copy(update={"batch_bytes": config.batch_bytes})
         # Producers that start together begin in different places, or they would fill one broker together.
         self._router = Router(batched, start=random.random())
@@ -85,6 +89,7 @@ class ProducerRouting:
                 router=self._router,
                 cache=self._collector.cache,
                 batch_bytes=self._config.batch_bytes,
+                count_partitions=self._count_partitions,
             )
             self._routings[topic] = routing
             self._due_s[topic] = 0.0
@@ -113,6 +118,12 @@ class ProducerRouting:
             finally:
                 self._lock.release()
         return routing.partition_for(size_bytes)
+
+    def recount(self, routing: TopicRouting) -> None:
+        """The client knows no partition of such a number: decide shares anew, over those that it knows."""
+        known = routing.num_partitions
+        routing.num_partitions = self._count_partitions(routing.topic, known) or known
+        self._due_s[routing.topic] = 0.0
 
     @property
     def num_fallbacks(self) -> int:

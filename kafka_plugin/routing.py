@@ -30,6 +30,9 @@ _REFUSED_MAX = 1000
 _FOREIGN_RATIO = 1.1
 
 
+PartitionCounter = Callable[[str, int], int | None]
+
+
 class _Acknowledged(NamedTuple):
     at_s: float
     bytes_by_partition: dict[int, int]
@@ -118,10 +121,12 @@ class TopicRouting:
 
     Args:
         topic: Its name.
-        num_partitions: How many it has.
+        num_partitions: How many the client knows.
         router: Decides the shares.
         cache: Where snapshots come from; None for even shares by bytes, whatever is known (round robin).
         batch_bytes: About how many bytes go to one partition in turn.
+        count_partitions: Told topic and number when a snapshot has another number of partitions; answers how
+            many the client knows by now, or None when that can't be said. Without it the first number stays.
     """
 
     def __init__(
@@ -132,6 +137,7 @@ class TopicRouting:
         router: Router | None,
         cache: SnapshotCache | None,
         batch_bytes: int,
+        count_partitions: PartitionCounter | None = None,
     ) -> None:
         self.topic = topic
         self.num_partitions = num_partitions
@@ -139,6 +145,7 @@ class TopicRouting:
         self.num_fallbacks = 0
         self._router = router
         self._cache = cache
+        self._count_partitions = count_partitions
         self._stored_ratio: float | None = None
         self._refused: deque[int] = deque(maxlen=_REFUSED_MAX)
         self._earlier: dict[int, float] | None = None  # payload by partition, from before this producer
@@ -185,8 +192,9 @@ class TopicRouting:
             return self._route
         cached = self._cache.latest()
         snapshot = cached.snapshot if cached is not None and not cached.is_stale else None
-        if snapshot is not None:  # partitions may have been added since
-            self.num_partitions = max(self.num_partitions, len(snapshot.topics.get(self.topic, ())))
+        previous: Route | None = self._route
+        if snapshot is not None and self._is_recounted(len(snapshot.topics.get(self.topic, ()))):
+            previous = None  # it would be followed further while brokers are even: without the new partitions
         ratio = self.stored_ratio or expected_ratio
         own_bytes = {}
         if snapshot is not None:
@@ -198,11 +206,21 @@ class TopicRouting:
             remaining_bytes=remaining_bytes,
             own_bytes=own_bytes,
             now_s=time.time(),
-            previous=self._route,
+            previous=previous,
             stored_ratio=ratio,
         )
         self.num_fallbacks += self._route.is_fallback
         return self._route
+
+    def _is_recounted(self, num_measured: int) -> bool:
+        """Whether partitions were added, or the topic was deleted and made again with fewer.
+
+        The snapshot can know that minutes before the client, which refuses partitions that it doesn't know.
+        """
+        before = self.num_partitions
+        if self._count_partitions is not None and num_measured not in (0, before):
+            self.num_partitions = self._count_partitions(self.topic, num_measured) or before
+        return self.num_partitions != before
 
     def _stored_since_begin(self, snapshot: ClusterSnapshot, ratio: float) -> dict[int, float] | None:
         """Payload by partition that came to the topic, by whoever's hand, since this producer came."""

@@ -16,6 +16,7 @@ exactly `plain_schema`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,10 +65,15 @@ def select_columns(schema: pa.Schema, columns: Sequence[str] | None, source: str
 
     Raises:
         UnknownColumnError: A name is not there.
+        MalformedSourceError: A name is there more than once.
     """
     for column in columns or ():
         if column not in schema.names:
             raise UnknownColumnError(source, column, schema.names)
+    counts = Counter(schema.names)
+    for column in columns or schema.names:
+        if counts[column] > 1:
+            raise MalformedSourceError(source, f"it has {counts[column]} columns named {column!r}.")
     if not columns:
         return schema
     return pa.schema([schema.field(column) for column in columns], metadata=schema.metadata)

@@ -69,6 +69,7 @@ class TableFile(Protocol):
     path: str
     schema: pa.Schema
     is_inferred: bool  # the types were read off the values, and may be widened
+    blank: frozenset[str]  # columns without a value, so of any type
     is_mapped: bool  # its batches are views into a mapped file
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -183,32 +184,56 @@ def open_source(
 def common_schema(files: Sequence[TableFile]) -> pa.Schema:
     """The columns and types that all files have, in the order of the first.
 
-    Numbers that one file of text writes as integers and another as decimals are decimals in both.
+    Numbers that one file of text writes as integers and another as decimals are decimals in both, or text
+    where that would change one of them. A column that has no value in a file has the type of the others.
 
     Raises:
         MixedTypesError: A column is missing somewhere, or has another type.
     """
     first = files[0]
-    agreed = {field.name: field for field in first.schema}
     for file in files[1:]:
         for name in file.schema.names:
-            if name not in agreed:
+            if name not in first.schema.names:
                 raise MixedTypesError(
                     file.path, name, f"a {file.schema.field(name).type}", first.path, "missing"
                 )
-        for name, field_there in agreed.items():
-            if name not in file.schema.names:
-                raise MixedTypesError(file.path, name, "missing", first.path, f"a {field_there.type}")
-            here = file.schema.field(name)
-            is_inferred = file.is_inferred and first.is_inferred
-            if is_inferred and {here.type, field_there.type} == {pa.int64(), pa.float64()}:
-                agreed[name] = field_there.with_type(pa.float64())
-            elif here.type != field_there.type or here.metadata != field_there.metadata:
-                there = readable_features(first.schema)[name]
+        for field_there in first.schema:
+            if field_there.name not in file.schema.names:
                 raise MixedTypesError(
-                    file.path, name, readable_features(file.schema)[name], first.path, there
+                    file.path, field_there.name, "missing", first.path, f"a {field_there.type}"
                 )
-    return pa.schema(list(agreed.values()))
+    return pa.schema([_common_field(name, files) for name in first.schema.names])
+
+
+def _common_field(name: str, files: Sequence[TableFile]) -> pa.Field:
+    first, *others = [file for file in files if name not in file.blank] or files[:1]
+    inferred = [file for file in (first, *others) if file.is_inferred]
+    widened = _widened_type(name, inferred)
+
+    def field_of(file: TableFile) -> pa.Field:
+        field = file.schema.field(name)
+        return field.with_type(widened) if widened is not None and file in inferred else field
+
+    common = field_of(first)
+    for file in others:
+        field = field_of(file)
+        if field.type != common.type or field.metadata != common.metadata:
+            here, there = (readable_features(each.schema)[name] for each in (file, first))
+            raise MixedTypesError(file.path, name, here, first.path, there)
+    return common
+
+
+def _widened_type(name: str, files: Sequence[TableFile]) -> pa.DataType | None:
+    """What all files of text that disagree about a column can read it as; None: they can't, or they agree."""
+    types = {file.schema.field(name).type for file in files}
+    spelled = [file for file in files if isinstance(file, DelimitedFile) and name in file.spelled]
+    if spelled and len(types) > 1 and types <= {pa.int64(), pa.float64(), pa.string()}:
+        are_texts_numbers = all(
+            file in spelled or file.schema.field(name).type != pa.string() for file in files
+        )
+        are_all_delimited = all(isinstance(file, DelimitedFile) for file in files)
+        return pa.string() if are_texts_numbers and are_all_delimited else None
+    return pa.float64() if types == {pa.int64(), pa.float64()} else None
 
 
 def _open_paths(
@@ -320,7 +345,7 @@ def _open_table(
 ) -> Source:
     memory_bytes, scratch_folder = limits
     schema = plain_schema(select_columns(table.schema, columns, kind), kind)
-    _refuse_no_or_twin_columns(schema, kind)
+    _refuse_no_columns(schema, kind)
     is_mapped = is_mapped and all(table.schema.field(field.name).type == field.type for field in schema)
     batches = (plain_batch(batch, schema, kind) for batch in table.to_batches())
     if is_mapped:
@@ -386,7 +411,7 @@ def _source(
     image_folder: Path | None = None,
 ) -> Source:
     name = ", ".join(description.get("paths", [description["kind"]]))
-    _refuse_no_or_twin_columns(held.schema, name)
+    _refuse_no_columns(held.schema, name)
     if held.num_samples == 0:
         raise EmptySourceError(name, "has no rows")
     image_bytes, image_lines = image_facts(_images_to_read(held), image_folder)
@@ -405,12 +430,9 @@ def _source(
     )
 
 
-def _refuse_no_or_twin_columns(schema: pa.Schema, source: str) -> None:
+def _refuse_no_columns(schema: pa.Schema, source: str) -> None:
     if not schema.names:
         raise EmptySourceError(source, "has no columns")
-    for name in schema.names:
-        if schema.names.count(name) > 1:
-            raise MalformedSourceError(source, f"it has {schema.names.count(name)} columns named {name!r}.")
 
 
 def _content_hashes(paths: Sequence[Path]) -> Iterator[str]:

@@ -4,6 +4,11 @@ Text has no types, so they are read off the values: over the whole file where it
 from its first 32 MiB where not. Columns that turn out otherwise in another file are read again with the
 common type (sources.py decides it), so nothing is ever converted twice.
 
+No number is changed silently, wherever it stands in a file of any size. In CSV and TSV, a column stays text
+when whole numbers in it begin with 0 (codes), or have 16 digits or more where it would be decimals. In JSON,
+where a number can't be text, whole numbers beyond 2^53 among decimals are refused
+(tests/unit/test_sources_numbers.py).
+
 CSV follows RFC 4180 (quoted fields may hold commas, quotes and newlines). TSV follows IANA's
 text/tab-separated-values: there is no quoting, a quote is a character like any other. Corpora are written
 so (CoLA's sentences begin and end with bare quotes); for a TSV that a spreadsheet quoted, pass
@@ -34,6 +39,14 @@ import pyarrow.json
 import pyarrow.types as pat
 
 from kafka_plugin.errors import EmptySourceError, MalformedSourceError, UnknownColumnError, sentence
+from kafka_plugin.number_spelling import (
+    FIELD_BYTES,
+    changed_integer,
+    has_large_doubles,
+    has_leading_zeros,
+    has_long_integers,
+    may_be_changed,
+)
 from kafka_plugin.sample_schema import plain_schema, select_columns
 
 BLOCK_BYTES = 32 << 20  # a row can't be longer: a record can't either
@@ -51,7 +64,12 @@ class Dialect:
 
 
 class DelimitedFile:
-    """A CSV or TSV file."""
+    """A CSV or TSV file.
+
+    Attributes:
+        blank: Columns without a value: text, unless another file says otherwise.
+        spelled: Columns with whole numbers that a double would change, or any number (leading zeros).
+    """
 
     is_inferred = True
     is_mapped = False
@@ -73,10 +91,19 @@ class DelimitedFile:
         first_row = self._first_row()
         self._has_header, self._names = _header(self.path, first_row, columns)
         self._kept = list(columns) if columns else self._names
-        if dialect.is_quoted:
+        num_quotes, may_change_numbers = self._scan()
+        if dialect.is_quoted and num_quotes % 2:
             self._refuse_open_quote()
         self._table: pa.Table | None = None
-        self.schema = self._infer()
+        self.schema = self._found_schema({})
+        # Arrow calls a column null when it is empty (or NA) all the way: text that happens to be empty.
+        self.blank = frozenset(field.name for field in self.schema if pat.is_null(field.type))
+        zeros, long = self._spelled_columns() if may_change_numbers else (set(), set())
+        self.spelled = frozenset(zeros | long)
+        doubles = {field.name for field in self.schema if pat.is_floating(field.type)}
+        if texts := self.blank | zeros | (long & doubles):
+            types = {field.name: pa.string() if field.name in texts else field.type for field in self.schema}
+            self.schema = self._found_schema(types)
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """All rows, with these types; `schema` has the file's columns, in any order."""
@@ -87,26 +114,32 @@ class DelimitedFile:
         for batch in self._read(dict(zip(schema.names, schema.types, strict=True))):
             yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
-    def _infer(self) -> pa.Schema:
-        types: dict[str, pa.DataType] = {}
-        while True:
-            batches = self._read(types)
-            if self._is_streamed:
-                schema = _first(batches, self.path).schema
-            else:
-                self._table = pa.Table.from_batches(batches)
-                schema = self._table.schema
-            # Arrow calls a column null when it is empty (or NA) all the way: text that happens to be empty.
-            empty = {field.name: pa.string() for field in schema if pat.is_null(field.type)}
-            if not empty:
-                break
-            types = {**dict(zip(schema.names, schema.types, strict=True)), **empty}
+    def _found_schema(self, types: dict[str, pa.DataType]) -> pa.Schema:
+        batches = self._read(types)
+        if self._is_streamed:
+            schema = _first(batches, self.path).schema
+        else:
+            self._table = pa.Table.from_batches(batches)
+            schema = self._table.schema
         for field in schema:
             if pat.is_binary(field.type):  # what Arrow makes of text that is not UTF-8
                 raise _not_utf8(self._path)
         return schema
 
-    def _read(self, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    def _spelled_columns(self) -> tuple[set[str], set[str]]:
+        """Columns of numbers with a whole number that begins with 0, and with one of many digits."""
+        numbers = [f.name for f in self.schema if pat.is_integer(f.type) or pat.is_floating(f.type)]
+        zeros: set[str] = set()
+        long: set[str] = set()
+        if numbers:
+            for batch in self._read(dict.fromkeys(numbers, pa.string()), numbers):
+                zeros |= {name for name in numbers if has_leading_zeros(batch.column(name))}
+                long |= {name for name in numbers if has_long_integers(batch.column(name))}
+        return zeros, long
+
+    def _read(
+        self, types: dict[str, pa.DataType], columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         options = {
             "read_options": pa.csv.ReadOptions(
                 column_names=None if self._has_header else self._names, block_size=BLOCK_BYTES
@@ -119,7 +152,9 @@ class DelimitedFile:
                 # With a single column, an empty line is a sample: the empty string.
                 ignore_empty_lines=len(self._names) > 1,
             ),
-            "convert_options": pa.csv.ConvertOptions(column_types=types, include_columns=self._kept),
+            "convert_options": pa.csv.ConvertOptions(
+                column_types=types, include_columns=columns or self._kept
+            ),
         }
         try:
             with pa.input_stream(self.path, compression="detect") as stream:
@@ -148,16 +183,21 @@ class DelimitedFile:
                     return row
         raise EmptySourceError(self.path, "is empty")
 
-    def _refuse_open_quote(self) -> None:
-        """Arrow takes a quote that is never closed for a very long field, and swallows all rows after it."""
+    def _scan(self) -> tuple[int, bool]:
+        """Over the whole file: the number of quotes, and whether there may be numbers that Arrow changes."""
+        num_quotes, is_found, seam = 0, False, b""
         try:
             with pa.input_stream(self.path, compression="detect") as stream:
-                blocks = iter(lambda: stream.read(BLOCK_BYTES), b"")
-                num_quotes = sum(block.count(b'"') for block in blocks)
+                for block in iter(lambda: stream.read(BLOCK_BYTES), b""):
+                    num_quotes += block.count(b'"')
+                    is_found = is_found or may_be_changed(block) or may_be_changed(seam + block[:FIELD_BYTES])
+                    seam = (seam + block[-FIELD_BYTES:])[-FIELD_BYTES:]
         except OSError as error:
             raise MalformedSourceError(self.path, sentence(error)) from error
-        if num_quotes % 2 == 0:
-            return
+        return num_quotes, is_found
+
+    def _refuse_open_quote(self) -> None:
+        """Arrow takes a quote that is never closed for a very long field, and swallows all rows after it."""
         line, row = deque(self._rows(), maxlen=1)[0]
         if row != [_SENTINEL]:
             reason = f"a quoted field in the row that begins here is never closed ({row_text(row)})."
@@ -183,7 +223,11 @@ class DelimitedFile:
 
 
 class JsonLinesFile:
-    """One JSON object a line."""
+    """One JSON object a line.
+
+    Attributes:
+        blank: Columns without a value: text, unless another file says otherwise.
+    """
 
     is_inferred = True
     is_mapped = False
@@ -203,18 +247,38 @@ class JsonLinesFile:
             raise EmptySourceError(self.path, "is empty")
         self._table: pa.Table | None = None
         found = self._found_schema({})
-        # Arrow takes strings that look like dates for dates; in JSON they are strings.
-        dates = {field.name: pa.string() for field in found if pat.is_timestamp(field.type)}
-        found = self._found_schema(dates) if dates else found
+        self.blank = frozenset(field.name for field in found if pat.is_null(field.type))
+        plain = {field.name: _without_dates(field.type) for field in found}
+        if dates := {name: kind for name, kind in plain.items() if kind != found.field(name).type}:
+            found = self._found_schema(dates)
         self.schema = plain_schema(select_columns(found, columns, self.path), self.path)
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """All rows, with these types; `schema` has the file's columns, in any order."""
+        is_sure = False
+        for batch in self._typed_batches(schema):
+            if not is_sure and any(map(has_large_doubles, batch.columns)):
+                self._refuse_changed_integers(schema)
+                is_sure = True
+            yield batch
+
+    def _typed_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self._table is not None and self.schema.equals(schema):
             yield from self._table.select(schema.names).cast(schema).to_batches()
             return
         for batch in self._read(dict(zip(schema.names, schema.types, strict=True))):
             yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+
+    def _refuse_changed_integers(self, schema: pa.Schema) -> None:
+        for line, value in self._values():
+            for field in schema:
+                number = changed_integer(value.get(field.name), field.type)
+                if number is not None:
+                    reason = (
+                        f"column {field.name!r} has decimals, and {number} may not be exact as one; "
+                        "write such numbers as strings."
+                    )
+                    raise MalformedSourceError(self.path, reason, line=line)
 
     def _found_schema(self, types: dict[str, pa.DataType]) -> pa.Schema:
         batches = self._read(types)
@@ -228,13 +292,11 @@ class JsonLinesFile:
         parse_options = pa.json.ParseOptions(explicit_schema=pa.schema(types) if types else None)
         try:
             with pa.input_stream(self.path, compression="detect") as stream:
-                if self._is_streamed:
-                    yield from pa.json.open_json(
-                        stream, read_options=read_options, parse_options=parse_options
-                    )
-                else:
-                    table = pa.json.read_json(stream, read_options=read_options, parse_options=parse_options)
-                    yield from _batches_or_empty(table)
+                read = pa.json.open_json if self._is_streamed else pa.json.read_json
+                found = read(stream, read_options=read_options, parse_options=parse_options)
+                for batch in found if self._is_streamed else _batches_or_empty(found):
+                    batch.validate(full=True)  # Arrow's JSON reader lets text through that is not UTF-8
+                    yield batch
         except (pa.ArrowException, OSError) as error:
             raise self._explained(error) from error
 
@@ -247,15 +309,20 @@ class JsonLinesFile:
             except (OSError, EOFError) as error:
                 raise MalformedSourceError(self.path, sentence(error)) from error
 
-    def _explained(self, error: Exception) -> MalformedSourceError:
-        seen: dict[str, tuple[str, int]] = {}
+    def _values(self) -> Iterator[tuple[int, Any]]:
+        """What each line holds, with the line's number."""
         for number, line in enumerate(self._lines(), start=1):
             if not line.strip():
                 continue
             try:
                 value = json.loads(line)
             except json.JSONDecodeError as fault:
-                return MalformedSourceError(self.path, f"not JSON: {fault.msg}.", line=number)
+                raise MalformedSourceError(self.path, f"not JSON: {fault.msg}.", line=number) from fault
+            yield number, value
+
+    def _explained(self, error: Exception) -> MalformedSourceError:
+        seen: dict[str, tuple[str, int]] = {}
+        for number, value in self._values():
             if not isinstance(value, dict):
                 reason = f"a JSON {_json_kind(value)}, but one object a line is needed ({{...}})."
                 return MalformedSourceError(self.path, reason, line=number)
@@ -275,6 +342,7 @@ class LinesFile:
 
     is_inferred = False
     is_mapped = False
+    blank: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
         """Reads nothing yet.
@@ -389,6 +457,17 @@ def _not_utf8(path: Path) -> MalformedSourceError:
                 reason = f"byte {line[fault.start]:#04x} at column {fault.start + 1} is not UTF-8."
                 return MalformedSourceError(str(path), reason, line=number)
     return MalformedSourceError(str(path), "it is not UTF-8.")
+
+
+def _without_dates(kind: pa.DataType) -> pa.DataType:
+    """Arrow takes strings that look like dates for dates, however deep; in JSON they are strings."""
+    if pat.is_timestamp(kind):
+        return pa.string()
+    if pat.is_list(kind):
+        return pa.list_(_without_dates(kind.value_type))
+    if pat.is_struct(kind):
+        return pa.struct([field.with_type(_without_dates(field.type)) for field in kind])
+    return kind
 
 
 def _json_kind(value: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import kafka
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
@@ -60,7 +60,8 @@ def create_topic(
         with _translated(topic, "can't be made"):
             (made,) = admin.create_topics({topic: wanted}, raise_errors=False)["topics"]
         if made["error_code"]:
-            raise TopicError(topic, f"can't be made: {made['error_message'].rstrip('.')}.")
+            reason = made["error_message"] or kafka.errors.for_code(made["error_code"]).__name__
+            raise TopicError(topic, f"can't be made: {reason.rstrip('.')}.")
         try:
             _wait_for_leaders(admin, topic, range(num_partitions), timeout_s)
         except BaseException:
@@ -93,10 +94,14 @@ def default_replication(connection: Connection, topic: str, *, timeout_s: float)
         open_admin(connection, timeout_s=timeout_s) as admin,
         _translated(topic, f"can't be placed: no {name}"),
     ):
-        broker_id = str(admin.describe_cluster()["brokers"][0]["broker_id"])
-        wanted = ConfigResource(ConfigResourceType.BROKER, broker_id, [name])
-        found = admin.describe_configs([wanted], config_filter="all")
-        return int(found["broker"][broker_id][name]["value"])
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                return _setting_of_any_broker(admin, name)
+            except KafkaError as error:
+                if not error.retriable or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(_POLL_S)
 
 
 def delete_empty_topics(
@@ -106,10 +111,15 @@ def delete_empty_topics(
 
     Returns:
         What was deleted.
+
+    Raises:
+        TopicError, CatalogUnavailableError, BrokersUnreachableError: Not all of them could be looked at.
     """
     deleted = []
     with open_admin(connection, timeout_s=timeout_s) as admin:
-        for topic in admin.list_topics():
+        with _translated(pattern, "can't be looked for"):
+            topics = admin.list_topics()
+        for topic in topics:
             if not re.fullmatch(pattern, topic) or topic in keep:
                 continue
             with TopicAdmin(connection, timeout_s=timeout_s) as described:
@@ -119,6 +129,22 @@ def delete_empty_topics(
                 if described.delete(topic, found.topic_id):
                     deleted.append(topic)
     return deleted
+
+
+def _setting_of_any_broker(admin: kafka.KafkaAdminClient, name: str) -> int:
+    # The dead are listed too, as fenced; one that has just died is not fenced yet.
+    brokers = admin.describe_cluster()["brokers"]
+    brokers.sort(key=lambda broker: broker.get("is_fenced", False))
+    for broker in brokers[:-1]:
+        with suppress(KafkaError):
+            return _broker_setting(admin, broker["broker_id"], name)
+    return _broker_setting(admin, brokers[-1]["broker_id"], name)
+
+
+def _broker_setting(admin: kafka.KafkaAdminClient, broker_id: int, name: str) -> int:
+    wanted = ConfigResource(ConfigResourceType.BROKER, str(broker_id), [name])
+    found = admin.describe_configs([wanted], config_filter="all")
+    return int(found["broker"][str(broker_id)][name]["value"])
 
 
 def _wait_for_leaders(

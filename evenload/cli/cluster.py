@@ -64,9 +64,7 @@ def up(*, brokers: int | None, capacity: list[int] | None, output: Output) -> No
 def down(*, output: Output) -> None:
     """Stop the embedded cluster of EVENLOAD_HOME; its data stay for the next `up`."""
     cluster = _existing_cluster()
-    was_running = cluster is not None and bool(cluster.pids)
-    if cluster is not None:
-        cluster.stop()
+    was_running = cluster is not None and cluster.stop()
     output.document({"stopped": was_running})
     output.line("stopped" if was_running else "nothing was running")
 

@@ -12,8 +12,9 @@ from dataset_catalog.verify import verify as verify_dataset
 from evenload.cli.cluster import brokers_document, show_brokers
 from evenload.cli.edge import cluster_options
 from evenload.cli.output import Output, bytes_text
-from kafka_connection.connection import Connection
+from kafka_connection import Connection, KafkaConnectionError
 from telemetry_collector.collector import sample_once
+from telemetry_collector.errors import CollectorError
 
 
 @click.command()
@@ -82,13 +83,23 @@ def ingest(
             progress=show_progress,
             **options,
         )
-    document = manifest_document(manifest) | brokers_document(sample_once(connection))
+    document = manifest_document(manifest) | _brokers_after(connection, output)
     output.document(document)
     output.line(
         f"{manifest.id}: {manifest.num_samples:,} samples, {bytes_text(manifest.num_bytes)} in "
         f"{manifest.num_records:,} records over {len(manifest.partitions)} partitions of {manifest.topic}"
     )
-    show_brokers(document, output)
+    if document["brokers"]:
+        show_brokers(document, output)
+
+
+def _brokers_after(connection: Connection, output: Output) -> dict[str, Any]:
+    """How full the brokers are; the dataset is published, so not to know it is no failure."""
+    try:
+        return brokers_document(sample_once(connection))
+    except (CollectorError, KafkaConnectionError) as error:
+        output.note(f"the dataset is loaded, but the brokers can't be measured: {error}")
+        return {"brokers": [], "utilisation_spread": None}
 
 
 @click.group(invoke_without_command=True)

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 UNITS = {"": 1, "B": 1} | {
     name: 1024**power
@@ -39,17 +40,17 @@ class Output:
 
     def note(self, text: str) -> None:
         """What is going on, on stderr."""
-        self._stderr.print(text, markup=False)
+        self._stderr.print(text, markup=False, soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table for people: the first column to the left, the others to the right."""
+        """A table for people: the first column to the left, the others to the right; cells are plain text."""
         if self.as_json:
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
         for position, column in enumerate(columns):
-            table.add_column(column, justify="right" if position else "left", no_wrap=True)
+            table.add_column(Text(column), justify="right" if position else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         self._stdout.print(table)
 
     @contextmanager

@@ -82,7 +82,8 @@ class LocalCluster:
                 raise ValueError(
                     f"capacity_bytes {list(capacity_bytes)}: {num_brokers} numbers above 0 expected"
                 )
-        self.home = home.absolute()
+        # One cluster, one spelling: a server is known by the path in its command line.
+        self.home = home.resolve()
         self.folder = self.home / CLUSTER_FOLDER
         self._num_brokers_asked = num_brokers
         self._capacity_bytes = capacity_bytes
@@ -171,9 +172,13 @@ class LocalCluster:
             self._bring_up(self._servers(settings), settings, timeout_s)
         return self
 
-    def stop(self) -> None:
-        """End all servers properly, those that don't within 10 s with SIGKILL; data stays."""
-        self._end_all(grace_s=_GRACE_S)
+    def stop(self) -> bool:
+        """End all servers properly, those that don't within 10 s with SIGKILL; data stays.
+
+        Returns:
+            Whether any ran.
+        """
+        return self._end_all(grace_s=_GRACE_S)
 
     def kill(self) -> None:
         """End all servers with SIGKILL, as a loss of power would; data stays."""
@@ -290,14 +295,15 @@ class LocalCluster:
         controller, *brokers = servers
         wait_until_serving(brokers, controller, settings, min_num_known=len(brokers), timeout_s=timeout_s)
 
-    def _end_all(self, *, grace_s: float) -> None:
+    def _end_all(self, *, grace_s: float) -> bool:
         settings = ClusterSettings.read(self.folder)
         if settings is None:
-            return
+            return False
         with self._lock():
             controller, *brokers = self._servers(settings)
-            end_servers(brokers, grace_s=grace_s)  # brokers first: they say goodbye to the controller
-            end_servers([controller], grace_s=grace_s)
+            # Brokers first: they say goodbye to the controller.
+            num_ended = end_servers(brokers, grace_s=grace_s) + end_servers([controller], grace_s=grace_s)
+        return num_ended > 0
 
     def _signal(self, broker_id: int, number: signal.Signals) -> None:
         self._running_broker(broker_id).signal(number)

@@ -3,7 +3,8 @@
 The one idea: a process is ours if its command line names our own properties file. That is how a
 pid file left by a crash is told from one that counts: the pid may by now belong to anybody, and
 what is not ours is never signalled. (A start time can't do it alone: clocks are set, and it says
-nothing about whose process it is.)
+nothing about whose process it is.) It is also how a server is found whose starter was killed before
+it could write the pid file.
 
 Processes are started with posix_spawn: no Python code runs between fork and exec, so it is safe
 in a process with threads. A server is a session of its own, so Ctrl-C in the shell that started
@@ -121,6 +122,17 @@ class JavaServer:
             return None
         return process if str(self.properties_path) in process.command() else None
 
+    def adopt(self) -> None:
+        """Look for our process among all that run, when no pid file tells it; costs tens of milliseconds."""
+        if self.process is not None or not self.properties_path.exists():
+            return  # without the file, one that names it is of a cluster whose folder was removed
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                command = process.cmdline()
+                if str(self.properties_path) in command and KAFKA_SERVER in command:
+                    self._remember(RunningProcess(process.pid))
+                    return
+
     def write_properties(self, properties: Mapping[str, str]) -> None:
         """Write what the next start is told."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -130,8 +142,7 @@ class JavaServer:
         """Start the server and remember it; doesn't wait for it to serve."""
         if self.log_path.exists() and self.log_path.stat().st_size > _LOG_BYTES_MAX:
             self.log_path.replace(self.log_path.with_suffix(".log.1"))
-        self._started = self.run(runtime, KAFKA_SERVER, str(self.properties_path))
-        self._pid_path.write_text(f"{self._started.pid}\n")
+        self._remember(self.run(runtime, KAFKA_SERVER, str(self.properties_path)))
 
     def run(self, runtime: JavaRuntime, main_class: str, *arguments: str) -> RunningProcess:
         """Run a Java program whose output goes to this server's log."""
@@ -152,19 +163,32 @@ class JavaServer:
         return last_error_line("")
 
     def forget(self) -> None:
-        """Remove the pid file of a process that has ended."""
-        self._pid_path.unlink(missing_ok=True)
+        """Remove the pid file, unless it tells of a process that runs: then it is not ours to remove."""
+        with contextlib.suppress(OSError, ValueError):
+            if not psutil.pid_exists(int(self._pid_path.read_text())):
+                self._pid_path.unlink()
+
+    def _remember(self, process: RunningProcess) -> None:
+        self._started = process
+        unfinished = self._pid_path.with_suffix(".part")  # half a pid is another process's
+        unfinished.write_text(f"{process.pid}\n")
+        unfinished.replace(self._pid_path)
 
 
-def end_servers(servers: Collection[JavaServer], *, grace_s: float) -> None:
+def end_servers(servers: Collection[JavaServer], *, grace_s: float) -> int:
     """End servers' processes and wait until they are gone: politely at first, then with SIGKILL.
 
     Args:
         grace_s: seconds they have to end by themselves, all together; 0: killed at once.
 
+    Returns:
+        How many ran.
+
     Raises:
         TimeoutError: the kernel doesn't end one (it hangs in a disk or network call).
     """
+    for server in servers:
+        server.adopt()
     # Held before any signal: a process that is about to end has no command line to be known by,
     # but still has its ports; taking it for gone would make the next start find them in use.
     running = {server: process for server in servers if (process := server.process)}
@@ -183,6 +207,7 @@ def end_servers(servers: Collection[JavaServer], *, grace_s: float) -> None:
         process.wait(_KILL_TIMEOUT_S)
     for server in servers:
         server.forget()
+    return len(running)
 
 
 def _spawn(command: Sequence[str], log_path: Path) -> int:

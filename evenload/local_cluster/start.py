@@ -47,6 +47,9 @@ def start_servers(servers: Sequence[JavaServer], settings: ClusterSettings, runt
         PortInUseError: somebody else listens on one's port; none was started.
         BrokerDiedError: one's folders can't be formatted.
     """
+    for server in servers:
+        server.adopt()
+    servers = [server for server in servers if server.process is None]
     told = {server: settings.properties_of(server.name, server.folder) for server in servers}
     _require_free_ports(servers, settings)
     for server in servers:

@@ -172,6 +172,32 @@ def test_start_again_starts_only_the_broker_that_died(one_broker: LocalCluster) 
     assert after["broker-1"] != before["broker-1"]
 
 
+def test_servers_whose_starter_died_before_it_wrote_their_pids_are_found(one_broker: LocalCluster) -> None:
+    before = one_broker.start().pids
+
+    def lose_pids() -> None:
+        for server in before:
+            (one_broker.folder / server / "pid").unlink()
+        assert one_broker.pids == {}
+
+    lose_pids()
+    assert LocalCluster(one_broker.home).start().pids == before
+
+    lose_pids()
+    assert one_broker.stop()
+    assert not any(psutil.pid_exists(pid) for pid in before.values())
+    assert not one_broker.stop()
+
+
+def test_another_spelling_of_its_folder_is_the_same_cluster(one_broker: LocalCluster, tmp_path: Path) -> None:
+    pids = one_broker.start().pids
+    (tmp_path / "link").symlink_to(one_broker.home)
+    for spelling in (tmp_path / "link", tmp_path / "somewhere" / ".." / "home"):
+        assert LocalCluster.load(spelling).pids == pids
+    assert LocalCluster.load(tmp_path / "link").stop()
+    assert one_broker.pids == {}
+
+
 def test_a_temporary_cluster_dies_with_its_program_but_not_with_the_thread_that_started_it() -> None:
     program = """
 import sys, threading

@@ -166,6 +166,22 @@ def test_an_unfinished_load_is_dropped_with_its_topic(connection: Connection, to
         assert admin.describe(topic_name) is None
 
 
+def test_a_load_behind_a_dead_loaders_transaction_is_found_and_dropped(
+    connection: Connection, topic_name: str
+) -> None:
+    catalog, begin = Catalog(connection), _begin(connection, topic_name)
+    with _transaction(connection, f"dead-{topic_name}") as dead:
+        _produce(dead, replace(begin, name=f"{topic_name}-dead"))
+        _commit(connection, begin)
+        with pytest.raises(OpenTransactionError):
+            catalog.drop(topic_name, wait_s=0.3)
+        ends = threading.Timer(0.5, dead.abort_transaction, [30])
+        ends.start()
+        assert list(catalog.drop(topic_name, wait_s=30)) == [f"{topic_name}@1"]
+        ends.join()
+    assert catalog.load_state(topic_name, 1) is None
+
+
 def test_a_load_that_somebody_works_on_is_dropped_only_by_force(
     connection: Connection, topic_name: str
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 from pathlib import Path
@@ -19,6 +20,7 @@ from evenload.local_cluster.errors import (
     WrongBrokerCountError,
 )
 from evenload.local_cluster.jars import kafka_classpath
+from evenload.local_cluster.process import JavaServer
 from evenload.local_cluster.properties import to_text
 from evenload.local_cluster.settings import ClusterSettings, free_ports, is_free
 
@@ -59,6 +61,14 @@ def test_a_port_with_a_listener_is_not_free() -> None:
     ports = free_ports(5)
     assert len(set(ports)) == 5
     assert all(is_free(port) for port in ports)
+
+
+def test_a_pid_file_is_forgotten_only_when_its_process_has_ended(tmp_path: Path) -> None:
+    server = JavaServer("broker-1", tmp_path, dies_with_parent=False)
+    for pid, is_kept in ((os.getpid(), True), (1 << 30, False)):
+        (tmp_path / "pid").write_text(f"{pid}\n")
+        server.forget()
+        assert (tmp_path / "pid").exists() == is_kept
 
 
 def test_backslashes_and_newlines_reach_java() -> None:

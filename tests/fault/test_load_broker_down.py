@@ -1,0 +1,66 @@
+"""A broker is down before a load begins, the first of them: the others do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from kafka.errors import KafkaError
+
+from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC
+from dataset_catalog.verify import verify
+from evenload.local_cluster import LocalCluster
+from kafka_connection.clients import open_admin
+from kafka_plugin import load_topic
+from kafka_plugin.loader import load_dataset
+from kafka_plugin.topics import create_topic, default_replication
+
+
+def _wait_until_fenced(cluster: LocalCluster) -> None:
+    deadline_s = time.monotonic() + 30
+    with open_admin(cluster.connection) as admin:
+        while time.monotonic() < deadline_s:
+            with suppress(KafkaError):  # some questions still go to the dead broker
+                if any(broker["is_fenced"] for broker in admin.describe_cluster()["brokers"]):
+                    return
+            time.sleep(0.1)
+    pytest.fail("the dead broker was never missed")
+
+
+def test_a_dataset_is_loaded_while_the_first_broker_is_down(
+    make_cluster: Callable[..., LocalCluster],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(load_topic, "_SNAPSHOT_TIMEOUT_S", 2.0)
+    cluster = make_cluster(num_brokers=3, broker_properties={"default.replication.factor": "2"})
+    leftover = "flowers-v1-0badcafe"
+    create_topic(
+        cluster.connection,
+        leftover,
+        num_partitions=1,
+        replication=1,
+        assignments=[(1,)],
+        configs={},
+        timeout_s=30,
+    )
+    cluster.kill_broker(1)
+    assert default_replication(cluster.connection, "any", timeout_s=20) == 2  # also before it is missed
+    _wait_until_fenced(cluster)
+    begun_s = time.monotonic()
+    assert default_replication(cluster.connection, "any", timeout_s=10) == 2
+    assert time.monotonic() - begun_s < 5
+
+    with caplog.at_level(logging.WARNING):
+        manifest = load_dataset({"x": list(range(100))}, "flowers", connection=cluster.connection)
+
+    assert verify(cluster.connection, manifest).is_clean
+    assert "what dead loaders of flowers may have left is not swept up" in caplog.text
+    with open_admin(cluster.connection) as admin:
+        described = admin.describe_topics([DATASETS_TOPIC, LOADS_TOPIC, manifest.topic])
+    copies = {topic["name"]: len(topic["partitions"][0]["replica_nodes"]) for topic in described}
+    # The catalog has its three copies all the same: the third comes when its broker is back.
+    assert copies == {DATASETS_TOPIC: 3, LOADS_TOPIC: 3, manifest.topic: 2}

@@ -1,0 +1,51 @@
+"""What is left over from others is no reason for a healthy load to fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.errors import InvalidPartitionsError
+
+from dataset_catalog.catalog import Catalog
+from kafka_connection import Connection
+from kafka_plugin import topics
+from kafka_plugin.errors import TopicError
+from kafka_plugin.load_run import LoadIdentity
+from kafka_plugin.load_topic import sweep_topics
+
+
+def test_leftovers_that_cant_be_looked_at_are_left_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    connection = Connection(bootstrap_servers="127.0.0.1:1")
+    identity = LoadIdentity(
+        name="n", version=1, load_id="0" * 16, topic="t", topic_id="i", source_fingerprint="f", facts={}
+    )
+    sweep_topics(connection, Catalog(connection, timeout_s=0.1), identity)
+    assert "what dead loaders of n may have left is not swept up: no Kafka broker answers" in caplog.text
+
+
+class SilentAdmin:
+    """An admin client whose brokers refuse a topic without a word."""
+
+    def __enter__(self) -> SilentAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def create_topics(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"topics": [{"error_code": InvalidPartitionsError.errno, "error_message": None}]}
+
+
+def test_a_topic_that_is_refused_without_a_word_says_by_which_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "open_admin", lambda *_, **__: SilentAdmin())
+    with pytest.raises(TopicError, match="can't be made: InvalidPartitionsError"):
+        topics.create_topic(
+            Connection(bootstrap_servers="a:1"),
+            "t",
+            num_partitions=1,
+            replication=1,
+            assignments=None,
+            configs={},
+            timeout_s=1,
+        )

@@ -1,0 +1,71 @@
+"""Settings of confluent-kafka in any of its spellings; what can't be used is refused in a sentence."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kafka_plugin.errors import PluginConfigError
+from kafka_plugin.producer import BalancedProducer, connection_of
+from telemetry_collector.collector import Collector
+
+SASL = {"sasl.mechanism": "scram-sha-256", "sasl.username": "me", "sasl.password": "hush"}
+
+
+@pytest.mark.parametrize(
+    ("given", "understood"),
+    [
+        ("kafka", "kafka:9092"),
+        ("a:1, b ,SASL_SSL://c:3", "a:1,b:9092,c:3"),
+        ("ssl://kafka/path", "kafka:9092"),
+        ("[::1],[::1]:1", "[::1]:9092,[::1]:1"),
+        ("a:1,", "a:1"),
+    ],
+)
+def test_addresses_are_understood_as_librdkafka_does(given: str, understood: str) -> None:
+    assert connection_of({"bootstrap.servers": given}).bootstrap_servers == understood
+
+
+def test_protocols_and_mechanisms_may_be_in_small_letters() -> None:
+    found = connection_of({"bootstrap.servers": "a:1", "security.protocol": "sasl_ssl", **SASL})
+    assert (found.security_protocol, found.sasl_mechanism) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert connection_of({"bootstrap.servers": "a:1", "security.protocol": "ssl"}).security_protocol == "SSL"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"security.protocol": "none"}, "security_protocol: Input should be"),
+        ({"security.protocol": "sasl_ssl"}, "SASL_SSL needs sasl_mechanism, sasl_username, sasl_password"),
+        ({"bootstrap.servers": "a:0"}, "bootstrap_servers: 'a:0' is not host:port"),
+        (SASL, "sasl_mechanism, sasl_username, sasl_password would be ignored with PLAINTEXT"),
+    ],
+)
+def test_a_bad_value_is_one_of_our_errors_and_tells_no_secret(settings: dict[str, str], reason: str) -> None:
+    with pytest.raises(PluginConfigError, match=rf"{reason}.*; pass connection= as well") as caught:
+        connection_of({"bootstrap.servers": "a:1", **settings})
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [True, "true", "True", "1"])
+def test_hiding_reports_is_refused(value: Any) -> None:
+    with pytest.raises(PluginConfigError, match=r"delivery\.report\.only\.error"):
+        BalancedProducer({"bootstrap.servers": "a:1", "delivery.report.only.error": value})
+
+
+def test_not_hiding_them_is_no_error_and_a_logger_may_be_given() -> None:
+    connection = connection_of({"bootstrap.servers": "127.0.0.1:1"})
+    told: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = told.append  # type: ignore[method-assign]
+    logger = logging.Logger("mine")
+    logger.addHandler(handler)
+    settings = {"bootstrap.servers": "127.0.0.1:1", "delivery.report.only.error": "false"}
+    with BalancedProducer(settings, collector=Collector(connection), logger=logger) as producer:
+        for _ in range(100):
+            producer.poll(0.02)
+            if told:
+                break
+    assert "127.0.0.1:1" in told[0].getMessage()
