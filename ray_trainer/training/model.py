@@ -43,7 +43,7 @@ def prepare_model(
         bit_equal: Keep the buckets of gradients as they are at the first step. By default they are built
             anew after it, in the order in which gradients came, and the order of sums over ranks changes
             with them: a resumed run would differ from an uninterrupted one by rounding, from 3 ranks on.
-            Costs a search for unused parameters each step (docs/decisions says how much).
+            Costs a search for unused parameters each step: a few percent (docs/decisions/0022).
         device: Where to; None: this rank's GPU where there is one, else the CPU.
 
     Returns:

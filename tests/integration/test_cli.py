@@ -108,8 +108,9 @@ def test_wrong_usage_is_two_and_help_suffices(shell: Shell) -> None:
     assert (told.returncode, "--eval-dataset" in told.stdout) == (0, True)
 
 
-def test_no_brokers_at_the_address_is_one_sentence(shell: Shell) -> None:
-    failed = shell.run("datasets", "--bootstrap-servers", "127.0.0.1:9")
+def test_no_brokers_at_the_address_is_one_sentence(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "few.csv").write_text("a\n1\n")
+    failed = shell.run("ingest", "few", "few.csv", "--bootstrap-servers", "127.0.0.1:9")
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1)
     assert "127.0.0.1:9" in failed.stderr
 
