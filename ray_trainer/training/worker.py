@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import pickle
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -171,19 +170,19 @@ def _reachable(connection: Connection | None) -> Iterator[None]:
     if connection is None:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="evenload-connection-") as folder:
-        path = os.path.join(folder, "connection.json")
-        fields = connection.model_dump(mode="json")
-        for name in connection.model_fields_set:
-            value = getattr(connection, name)
-            if isinstance(value, SecretStr):
-                fields[name] = value.get_secret_value()
-        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            json.dump(fields, file)
+    fields = connection.model_dump(mode="json")
+    for name in connection.model_fields_set:
+        value = getattr(connection, name)
+        if isinstance(value, SecretStr):
+            fields[name] = value.get_secret_value()
+    # A file in memory, gone with this process however it ends: secrets don't stay on a disk.
+    with open(os.memfd_create("evenload-connection"), "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+        file.flush()
         before = {
             name: os.environ.get(name) for name in ("EVENLOAD_CONNECTION", "EVENLOAD_BOOTSTRAP_SERVERS")
         }
-        os.environ["EVENLOAD_CONNECTION"] = path
+        os.environ["EVENLOAD_CONNECTION"] = f"/proc/{os.getpid()}/fd/{file.fileno()}"
         os.environ.pop("EVENLOAD_BOOTSTRAP_SERVERS", None)
         try:
             yield

@@ -6,14 +6,20 @@ import functools
 import io
 import json
 import math
+import os
 import pickle
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
+from pydantic import SecretStr
 from torch import nn
 
+from kafka_connection import Connection
+from kafka_connection.environment import resolve_connection
 from ray_trainer import errors
 from ray_trainer.errors import TrainerError
 from ray_trainer.training.agreement import Agreement, Wishes
@@ -34,6 +40,7 @@ from ray_trainer.training.random_state import step_seed
 from ray_trainer.training.run_names import default_run_name
 from ray_trainer.training.train_config import TrainResult
 from ray_trainer.training.trainer import _loop_name
+from ray_trainer.training.worker import _reachable
 
 
 def test_checkpoints_are_four_seconds_apart_while_they_cost_little() -> None:
@@ -208,6 +215,25 @@ def test_a_loss_that_is_not_known_yet_is_none() -> None:
     assert agreement.decide().mean_loss is None
     agreement.wish(Wishes(mean_loss=0.25))
     assert agreement.decide().mean_loss == 0.25
+
+
+def test_what_a_worker_starts_finds_its_connection_secrets_included_and_nothing_stays() -> None:
+    connection = Connection(
+        bootstrap_servers="broker:9092",
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_username="reader",
+        sasl_password=SecretStr("secret"),
+    )
+    ask = (
+        "from kafka_connection.environment import resolve_connection\n"
+        "print(resolve_connection().sasl_password.get_secret_value())"
+    )
+    with _reachable(connection):
+        assert resolve_connection() == connection
+        told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert told.stdout == "secret\n"
+    assert "EVENLOAD_CONNECTION" not in os.environ
 
 
 def test_a_loop_without_a_name_still_names_its_run() -> None:
