@@ -118,9 +118,8 @@ class ImageTask:
             pixels = to_planes(images, self._facts.channels, size)
         else:
             pixels = torch.cat([to_planes(one[None], self._facts.channels, size) for one in images])
-        if (
-            pixels.is_floating_point() and not pixels.isfinite().all()
-        ):  # one such value would spoil every weight of the model
+        # One such value would spoil every weight of the model.
+        if pixels.is_floating_point() and not pixels.isfinite().all():
             raise UndecodableColumnError(column=image, reason="some images have NaN or infinite values")
         return {"pixels": pixels, "label": self._labels.numbers(batch[label])}
 

@@ -102,9 +102,10 @@ def check_labels(
     """
     found: set[int | str] = set(_look_through(manifest, column, connection))
     known = classes
-    if names is not None and (table := renumbered(manifest, column, names)) is not None:
-        own = class_names(manifest, column) or ()
-        found, known = {own[int(label)] for label in found if int(label) < len(table)}, names
+    own = class_names(manifest, column)
+    if names is not None and own is not None:
+        # A number that has no name stays a number, which no class is called.
+        found, known = {own[int(label)] if int(label) < len(own) else label for label in found}, names
     unknown = sorted(found - set(known), key=str)
     if unknown:
         raise LabelError(

@@ -38,8 +38,6 @@ from ray_trainer.training.storage import RunStorage
 
 __all__ = ["RunPlace", "begin_attempt", "find_checkpoint", "load_checkpoint"]
 
-_EVER = 1 << 62
-
 
 @dataclass(frozen=True)
 class RunPlace:
@@ -150,7 +148,7 @@ def _describe(storage: RunStorage, search: CheckpointSearch) -> list[str]:
 
 def _last_booked(storage: RunStorage) -> tuple[int, int]:
     for attempt in reversed(list_attempts(storage)):
-        if parts := read_parts(storage, Segment(attempt, 0, _EVER)):
+        if parts := read_parts(storage, Segment.whole(attempt)):
             return attempt, max(part.last_step for part in parts)
     return 0, 0
 

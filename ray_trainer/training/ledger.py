@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -165,6 +165,11 @@ class Segment(NamedTuple):
     after_step: int
     until_step: int
 
+    @classmethod
+    def whole(cls, attempt: int) -> Self:
+        """All steps of an attempt."""
+        return cls(attempt, 0, _EVER)
+
     def covers(self, step: int) -> bool:
         return self.after_step < step <= self.until_step
 
@@ -198,7 +203,7 @@ def read_starts(storage: RunStorage) -> tuple[dict[int, AttemptStart], tuple[str
             starts[attempt] = AttemptStart.model_validate_json(storage.read(name))
         except (OSError, ValidationError) as error:
             # Killed while it was written, an attempt has no books either, and nothing is missing.
-            if read_parts(storage, Segment(attempt, 0, _EVER)):
+            if read_parts(storage, Segment.whole(attempt)):
                 notes.append(f"{name} can't be read: {str(error).splitlines()[0]}")
     return starts, tuple(notes)
 

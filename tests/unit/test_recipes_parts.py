@@ -17,13 +17,14 @@ from torch import nn
 
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.testing import make_manifest
+from kafka_connection import Connection
 from ray_trainer.errors import ColumnChoiceError, LabelError, UnknownRecipeError
 from ray_trainer.reading.testing import MemoryReader
 from ray_trainer.recipes import RECIPES, find_recipe
 from ray_trainer.recipes.columns import choose_image_column, choose_label_column, choose_text_column
 from ray_trainer.recipes.image_classification import running_statistics
 from ray_trainer.recipes.image_tensors import mirrored, moments, shifted, to_planes
-from ray_trainer.recipes.labels import LabelNumbers
+from ray_trainer.recipes.labels import LabelNumbers, check_labels
 from ray_trainer.recipes.metrics import ClassCounts
 from ray_trainer.recipes.preparation import Preparation, local_model
 from ray_trainer.recipes.schedule import Schedule, rate_factor
@@ -358,3 +359,12 @@ def test_a_models_folder_is_named_so_that_every_worker_finds_it(
     assert local_model("mine") == str(tmp_path / "mine")
     assert local_model("small") == "small"
     assert local_model("some-owner/some-model") == "some-owner/some-model"
+
+
+def test_a_label_without_a_name_is_unknown_and_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = pa.field("label", pa.int64(), metadata={b"evenload.class_names": b'["dog", "cat"]'})
+    batch = pa.RecordBatch.from_arrays([pa.array([0, 1, 2])], schema=pa.schema([kind]))
+    manifest = make_manifest(batch, [], num_samples=0)
+    monkeypatch.setattr("ray_trainer.recipes.labels._look_through", lambda *_: [0, 1, 2])
+    with pytest.raises(LabelError, match=r"2 is a label .* does not have \('cat', 'dog'\)"):
+        check_labels(manifest, "label", (0, 1), ("cat", "dog"), Connection(bootstrap_servers="broker:9092"))
