@@ -19,6 +19,7 @@ from kafka.admin import OffsetSpec
 from kafka.errors import (
     KafkaError,
     TopicAlreadyExistsError,
+    UnknownBrokerIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -145,13 +146,17 @@ class TopicAdmin:
             except (TopicAlreadyExistsError, UnknownTopicIdError):
                 raise
             except KafkaError as error:
-                if not error.retriable or time.monotonic() > deadline_s:
+                # A partition without a leader has broker -1, which kafka-python does not count as passing.
+                may_pass = error.retriable or isinstance(error, UnknownBrokerIdError)
+                if not may_pass or time.monotonic() > deadline_s:
                     raise CatalogUnavailableError(doing, _reason(error)) from error
             time.sleep(_POLL_S)
 
 
 def _reason(error: KafkaError) -> str:
     """The broker's own words, without the request and response that kafka-python puts around them."""
+    if isinstance(error, UnknownBrokerIdError):
+        return "a partition has no leader: its brokers are down"
     said = re.search(r"error_message=(['\"])(.+?)\1", str(error))
     text = said[2] if said else str(error).split("failed with response")[0].strip()[:200]
     return f"{type(error).__name__.removesuffix('Error')} ({text or 'no answer'})"

@@ -213,7 +213,8 @@ class LaneOrder:
 
     def _places(self, numbers: Int64Array) -> _Places:
         layout = self.layout
-        place, lane = np.divmod(numbers, layout.num_lanes)
+        place = numbers // layout.num_lanes
+        lane = numbers - place * layout.num_lanes
         row_position = layout.origin[lane] + layout.direction[lane] * place
         at = np.searchsorted(self.row_first, row_position, side="right") - 1
         piece_low = np.maximum(self.row_first[at], layout.low[lane])
@@ -234,7 +235,7 @@ class LaneOrder:
         _, first, piece = np.unique(places.piece_low, return_index=True, return_inverse=True)
         length = (places.piece_high - places.piece_low)[first]
         end = np.cumsum(length)
-        of_piece = np.repeat(np.arange(len(first), dtype=np.int32), length)
+        of_piece = np.repeat(np.arange(len(first), dtype=np.min_scalar_type(len(first))), length)
         row = np.arange(end[-1]) - (end - length)[of_piece]
         sample = (self.table.first_sample[places.block] + places.piece_row)[first][of_piece] + row
         by_key = np.argsort(keyed_order.keys_of(state, sample))

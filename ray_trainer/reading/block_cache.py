@@ -89,8 +89,9 @@ class BlockCache:
         self._open_block = open_block
         self._manifest = manifest
         self._limits = limits
-        # The fetcher's threads notify it; it guards all that follows.
-        self._arrival = threading.Condition()
+        # It guards all that follows.
+        self._lock = threading.Lock()
+        self._arrival = threading.Condition(self._lock)  # the fetcher's threads notify it
         self._opened = opened
         self._slot = np.full(table.num_blocks, _ABSENT, dtype=np.int32)
         self._num_left = np.zeros(table.num_blocks, dtype=np.int32)  # samples still to be taken
@@ -106,13 +107,13 @@ class BlockCache:
     @property
     def ahead_bytes(self) -> int:
         """Bytes of blocks that are here or on their way, and that no step has needed yet."""
-        with self._arrival:
+        with self._lock:
             return self._ahead_bytes
 
     @property
     def num_open(self) -> int:
         """Blocks that are here."""
-        with self._arrival:
+        with self._lock:
             return int((self._slot != _ABSENT).sum())
 
     def wait_for(self, share: StepShare) -> npt.NDArray[np.int32]:
@@ -125,15 +126,15 @@ class BlockCache:
             ReadError: a block can't be had; this one or one that was asked for ahead.
             RuntimeError: `interrupt` was called.
         """
-        with self._arrival:
-            self._count_as_needed(share.block)
+        blocks = np.unique(share.block)
+        with self._lock:
+            self._count_as_needed(blocks)
             wanted = self._choose_next(share.step.stop)
         # Without the lock: a fetcher may answer at once, from this very thread.
         for block, block_range in wanted:
             self._fetcher.submit(block_range, partial(self._take, block))
-        with self._arrival:
-            slots: npt.NDArray[np.int32] = self._slot[share.block]
-            missing = np.unique(share.block[slots == _ABSENT])
+        with self._lock:
+            missing = blocks[self._slot[blocks] == _ABSENT]
             self._is_awaited[missing] = True
             self._num_awaited = len(missing)
             while self._num_awaited and self._error is None and not self._is_interrupted:
@@ -142,24 +143,26 @@ class BlockCache:
                 raise self._error
             if self._is_interrupted:
                 raise RuntimeError("the block cache was interrupted")
-            return self._slot[share.block] if len(missing) else slots
+            slots: npt.NDArray[np.int32] = self._slot[share.block]
+            return slots
 
     def release(self, share: StepShare) -> None:
         """The samples of a rank's step have been taken."""
-        with self._arrival:
-            np.subtract.at(self._num_left, share.block, 1)
-            for block in np.unique(share.block[self._num_left[share.block] == 0]).tolist():
+        blocks, num_taken = np.unique(share.block, return_counts=True)
+        with self._lock:
+            self._num_left[blocks] -= num_taken
+            for block in blocks[self._num_left[blocks] == 0].tolist():
                 self._opened.remove(int(self._slot[block]))
                 self._slot[block] = _ABSENT
 
     def interrupt(self) -> None:
         """Whoever waits for a block is told that none will come. What is open stays: it may be being read."""
-        with self._arrival:
+        with self._lock:
             self._is_interrupted = True
             self._arrival.notify_all()
 
     def _count_as_needed(self, blocks: npt.NDArray[np.int64]) -> None:
-        for block in np.unique(blocks[self._is_ahead[blocks]]).tolist():
+        for block in blocks[self._is_ahead[blocks]].tolist():
             self._ahead_bytes -= self._ahead.pop(block)
             self._is_ahead[block] = False
 
@@ -190,11 +193,11 @@ class BlockCache:
                 raise arrived
             opened = self._open_block(block, arrived)
         except Exception as error:  # noqa: BLE001 - it is raised to whoever takes the next step
-            with self._arrival:
+            with self._lock:
                 self._error = self._error or error
                 self._arrival.notify_all()
             return
-        with self._arrival:
+        with self._lock:
             if self._is_interrupted:
                 return
             self._slot[block] = self._opened.put(opened)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,12 +20,11 @@ import pyarrow as pa
 import torch
 
 from ray_trainer.errors import UndecodableColumnError
-from ray_trainer.reading.gather import gather
+from ray_trainer.reading.gather import gather, gather_parts
 from ray_trainer.reading.image_decoding import ImageDecoder
 
 
-@dataclass(frozen=True, slots=True)
-class OpenColumn:
+class OpenColumn(NamedTuple):
     """One column of one block.
 
     Attributes:
@@ -59,9 +59,10 @@ class Rows(NamedTuple):
     slot: npt.NDArray[np.integer[Any]]
     row: npt.NDArray[np.int64]
 
-    def gather(self, width: int) -> npt.NDArray[np.uint8]:
-        """The `width` bytes of each row: [n, width] uint8."""
-        return gather(self.address[self.slot] + self.row * width, width)
+    def addresses(self, width: int) -> npt.NDArray[np.int64]:
+        """Where each row's value lies, where values are `width` bytes each: [n]."""
+        addresses: npt.NDArray[np.int64] = self.address[self.slot] + self.row * width
+        return addresses
 
     def opened(self) -> Iterator[OpenColumn]:
         """Each row's column."""
@@ -86,8 +87,8 @@ class Column(Protocol):
         """Any thread may call."""
         ...
 
-    def decode(self, rows: Rows) -> torch.Tensor | list[Any]:
-        """One entry a row."""
+    def decode(self, rows: Rows, sizes: Sequence[int]) -> Iterator[torch.Tensor | list[Any]]:
+        """One entry a row, in parts of these sizes; a part is decoded when it is asked for."""
         ...
 
     def close(self) -> None: ...
@@ -202,8 +203,9 @@ class FixedColumn:
             raise _nulls(self._name, error) from None
         return OpenColumn(numbers, address)
 
-    def decode(self, rows: Rows) -> torch.Tensor:
-        return self._layout.tensor(rows.gather(self._layout.width))
+    def decode(self, rows: Rows, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+        width = self._layout.width
+        return map(self._layout.tensor, gather_parts(rows.addresses(width), width, sizes))
 
     def close(self) -> None:
         pass
@@ -223,10 +225,14 @@ class BytesColumn:
         address = 0 if offsets is None else offsets.address + array.offset * self._offset.itemsize
         return OpenColumn(array, address, memoryview(data) if data is not None else memoryview(b""))
 
-    def decode(self, rows: Rows) -> list[Any]:
-        if self._is_text:
-            return [None if view is None else str(view, "utf-8") for view in self.views(rows)]
-        return [None if view is None else bytes(view) for view in self.views(rows)]
+    def decode(self, rows: Rows, sizes: Sequence[int]) -> Iterator[list[Any]]:
+        views = self.views(rows)
+        for size in sizes:
+            part = islice(views, size)
+            if self._is_text:
+                yield [None if view is None else str(view, "utf-8") for view in part]
+            else:
+                yield [None if view is None else bytes(view) for view in part]
 
     def views(self, rows: Rows) -> Iterator[memoryview | None]:
         """Each row's bytes, not copied."""
@@ -264,19 +270,21 @@ class ListColumn:
         data = memoryview(values)[first - values.address :] if values is not None else memoryview(b"")
         return OpenColumn(array, address, data)
 
-    def decode(self, rows: Rows) -> list[torch.Tensor | None]:
+    def decode(self, rows: Rows, sizes: Sequence[int]) -> Iterator[list[torch.Tensor | None]]:
+        lists = self._lists(rows)
+        return (list(islice(lists, size)) for size in sizes)
+
+    def _lists(self, rows: Rows) -> Iterator[torch.Tensor | None]:
         width = self._items.width
-        lists: list[torch.Tensor | None] = []
         for opened, row, (start, stop) in zip(
             rows.opened(), rows.row.tolist(), _bounds(rows, self._offset), strict=True
         ):
             if opened.array.null_count and not opened.array[row].is_valid:
-                lists.append(None)
+                yield None
                 continue
             assert opened.data is not None
             values = np.frombuffer(opened.data[start * width : stop * width], dtype=np.uint8)
-            lists.append(self._items.tensor(values.reshape(stop - start, width).copy()))
-        return lists
+            yield self._items.tensor(values.reshape(stop - start, width).copy())
 
     def close(self) -> None:
         pass
@@ -302,8 +310,10 @@ class ImageColumn:
             raise _nulls(self._name, ValueError(encoded.null_count))
         return self._bytes.open(encoded.cast(pa.binary()))
 
-    def decode(self, rows: Rows) -> torch.Tensor | list[torch.Tensor]:
-        return self._decoder.decode([view for view in self._bytes.views(rows) if view is not None])
+    def decode(self, rows: Rows, sizes: Sequence[int]) -> Iterator[torch.Tensor | list[torch.Tensor]]:
+        views = self._bytes.views(rows)
+        for size in sizes:
+            yield self._decoder.decode([view for view in islice(views, size) if view is not None])
 
     def close(self) -> None:
         self._decoder.close()
@@ -317,10 +327,11 @@ class ObjectColumn:
     def open(self, array: pa.Array) -> OpenColumn:
         return OpenColumn(array)
 
-    def decode(self, rows: Rows) -> list[Any]:
-        return [
+    def decode(self, rows: Rows, sizes: Sequence[int]) -> Iterator[list[Any]]:
+        values = (
             opened.array[row].as_py() for opened, row in zip(rows.opened(), rows.row.tolist(), strict=True)
-        ]
+        )
+        return (list(islice(values, size)) for size in sizes)
 
     def close(self) -> None:
         pass
@@ -329,7 +340,7 @@ class ObjectColumn:
 def _bounds(rows: Rows, offset: np.dtype[Any]) -> list[list[int]]:
     """Where each row's bytes begin and end: its own offset and the next one, which lies beside it."""
     width = offset.itemsize
-    both = gather(rows.address[rows.slot] + rows.row * width, 2 * width)
+    both = gather(rows.addresses(width), 2 * width)
     bounds: list[list[int]] = both.view(offset).tolist()
     return bounds
 

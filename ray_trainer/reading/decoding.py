@@ -20,9 +20,8 @@ Read next: columns.py (how each kind is read), gather.py (the copying).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,17 +34,16 @@ from ray_trainer.reading.columns import Column, OpenColumn, Rows, make_column
 Decoded = dict[str, torch.Tensor | list[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenBlock:
+class OpenBlock(NamedTuple):
     """A block whose columns can be read; it keeps their memory alive.
 
     Attributes:
         columns: as the decoder has them.
-        index: position in manifest order of each row, where that isn't the plan's business.
+        positions: in manifest order, of each row, where that isn't the plan's business.
     """
 
     columns: tuple[OpenColumn, ...]
-    index: npt.NDArray[np.int64] | None
+    positions: npt.NDArray[np.int64] | None = None
 
 
 class OpenBlocks:
@@ -122,7 +120,7 @@ class BatchDecoder:
         """A place for blocks of this decoder."""
         return OpenBlocks(len(self._columns))
 
-    def open(self, batch: pa.RecordBatch, *, index: npt.NDArray[np.int64] | None = None) -> OpenBlock:
+    def open(self, batch: pa.RecordBatch, *, positions: npt.NDArray[np.int64] | None = None) -> OpenBlock:
         """Make a block's rows readable. Any thread may call.
 
         Raises:
@@ -131,20 +129,29 @@ class BatchDecoder:
         opened = [
             column.open(batch.column(name)) for name, column in zip(self.names, self._columns, strict=True)
         ]
-        return OpenBlock(tuple(opened), index)
+        return OpenBlock(tuple(opened), positions)
 
     def decode(
-        self, blocks: OpenBlocks, slot: npt.NDArray[np.integer[Any]], row: npt.NDArray[np.int64]
-    ) -> Decoded:
-        """The samples at row[i] of the block in slot[i], in this order.
+        self,
+        blocks: OpenBlocks,
+        slot: npt.NDArray[np.integer[Any]],
+        row: npt.NDArray[np.int64],
+        *,
+        sizes: Sequence[int],
+    ) -> Iterator[Decoded]:
+        """The samples at row[i] of the block in slot[i], in this order and in parts of these sizes.
+
+        A part is decoded when it is asked for; looking up where everything lies is done for all at once.
 
         Raises:
             UndecodableColumnError: bytes that are no image, and the like.
         """
-        return {
-            name: column.decode(blocks.rows(number, slot, row))
-            for number, (name, column) in enumerate(zip(self.names, self._columns, strict=True))
-        }
+        by_column = [
+            column.decode(blocks.rows(number, slot, row), sizes)
+            for number, column in enumerate(self._columns)
+        ]
+        for part in zip(*by_column, strict=True):
+            yield dict(zip(self.names, part, strict=True))
 
     def close(self) -> None:
         """End the threads that decode images."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dataset_catalog.encoding import decode_records, decode_samples
@@ -80,36 +79,33 @@ class RecordOpener:
             UndecodableColumnError: a null in a column that becomes a tensor.
         """
         layout = self._layout
-        addresses = np.array([pa.py_buffer(value).address for value in values], dtype=np.int64)
-        if layout is not None and self._are_alike(values, addresses, layout):
-            return self._open_alike(values, addresses, layout), layout.num_rows * len(values)
+        block = None if layout is None else self._open_like(layout, values)
+        if layout is not None and block is not None:
+            return block, layout.num_rows * len(values)
         batch = decode_values(values, self._schema, self._value_format)
         block = self._decoder.open(batch)
         if self._can_remember:
             self._layout = self._layout_of(values[0])
         return block, batch.num_rows
 
-    def _are_alike(
-        self, values: Sequence[memoryview], addresses: npt.NDArray[np.int64], layout: _Layout
-    ) -> bool:
+    def _open_like(self, layout: _Layout, values: Sequence[memoryview]) -> OpenBlock | None:
+        """None when a record doesn't begin, or end, like the one that the layout is of."""
         if any(len(value) != layout.size_bytes for value in values):
-            return False
+            return None
         if len(values) == 1:
-            return bytes(values[0][: len(layout.head)]) == layout.head
+            if bytes(values[0][: len(layout.head)]) != layout.head:
+                return None
+            start = pa.py_buffer(values[0]).address
+            return OpenBlock(tuple([OpenColumn(values[0], start + place) for place in layout.place]))
+        addresses = np.array([pa.py_buffer(value).address for value in values], dtype=np.int64)
         heads = gather(addresses, len(layout.head))
-        return bool((heads == np.frombuffer(layout.head, dtype=np.uint8)).all())
-
-    def _open_alike(
-        self, values: Sequence[memoryview], addresses: npt.NDArray[np.int64], layout: _Layout
-    ) -> OpenBlock:
-        if len(values) == 1:
-            first = int(addresses[0])
-            return OpenBlock(tuple(OpenColumn(values[0], first + place) for place in layout.place), None)
+        if (heads != np.frombuffer(layout.head, dtype=np.uint8)).any():
+            return None
         columns = []
         for place, width in zip(layout.place, self._decoder.widths, strict=True):
             rows = gather(addresses + place, width * layout.num_rows)
             columns.append(OpenColumn(rows, rows.__array_interface__["data"][0]))
-        return OpenBlock(tuple(columns), None)
+        return OpenBlock(tuple(columns))
 
     def _layout_of(self, value: memoryview) -> _Layout | None:
         """None when the record does not hold its columns as they are read (compressed, for example)."""

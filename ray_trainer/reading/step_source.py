@@ -8,7 +8,6 @@ Read next: block_cache.py and whole_copy.py (the two ways), step_stream.py (who 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -139,7 +138,7 @@ class FetchedBlocks:
 
     def _open(self, block: int, fetched: FetchedBlock) -> OpenBlock:
         """In a fetcher's thread: records to columns, and only the part's rows."""
-        with _undecodable_as_corrupt(self._manifest, fetched):
+        try:
             if self._split is None:
                 opened, num_rows = self._records.open(fetched.values)
                 num_expected = int(self._first_sample[block + 1]) - int(self._first_sample[block])
@@ -147,8 +146,10 @@ class FetchedBlocks:
                 batch = decode_values(fetched.values, self._schema, self._manifest.value_format)
                 num_rows, num_expected = batch.num_rows, self._split.num_full_rows(block)
                 rows = self._split.rows_of(block)
-                opened = self._decoder.open(batch.take(pa.array(rows)), index=self._split.index_of(block))
+                opened = self._decoder.open(batch.take(pa.array(rows)), positions=self._split.index_of(block))
             _require_rows(num_rows, num_expected)
+        except UndecodableValueError as error:
+            raise _corrupt(self._manifest, fetched, error.reason) from error
         return opened
 
 
@@ -189,26 +190,21 @@ def build_whole(
     for stretch in _stretches(ranges):
         batches: dict[BlockRange, pa.RecordBatch] = {}
         for fetched in fetch_all(fetcher, stretch):
-            with _undecodable_as_corrupt(manifest, fetched):
+            try:
                 batch = decode_values(fetched.values, schema, manifest.value_format)
                 _require_rows(batch.num_rows, num_rows[fetched.wanted])
+            except UndecodableValueError as error:
+                raise _corrupt(manifest, fetched, error.reason) from error
             batches[fetched.wanted] = batch
         joined = pa.Table.from_batches([batches[wanted] for wanted in stretch], schema).combine_chunks()
         yield from joined.to_batches()
 
 
-@contextmanager
-def _undecodable_as_corrupt(manifest: DatasetManifest, fetched: FetchedBlock) -> Iterator[None]:
-    try:
-        yield
-    except UndecodableValueError as error:
-        wanted = fetched.wanted
-        raise CorruptRecordError(
-            topic=manifest.topic,
-            partition=wanted.partition,
-            offset=wanted.first_offset,
-            reason=error.reason,
-        ) from error
+def _corrupt(manifest: DatasetManifest, fetched: FetchedBlock, reason: str) -> CorruptRecordError:
+    wanted = fetched.wanted
+    return CorruptRecordError(
+        topic=manifest.topic, partition=wanted.partition, offset=wanted.first_offset, reason=reason
+    )
 
 
 def _require_rows(num_rows: int, num_expected: int) -> None:
@@ -218,8 +214,8 @@ def _require_rows(num_rows: int, num_expected: int) -> None:
 
 def _index_in(block: OpenBlock | None, row: int) -> int:
     assert block is not None
-    assert block.index is not None
-    return int(block.index[row])
+    assert block.positions is not None
+    return int(block.positions[row])
 
 
 def _stretches(ranges: list[BlockRange]) -> Iterator[list[BlockRange]]:

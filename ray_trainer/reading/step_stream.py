@@ -60,7 +60,11 @@ class StepStream:
         self._source = source
         self._decoder = decoder
         # None: that was the last one. An error: raised in the loop.
-        self._decoded: queue.Queue[DecodedStep | Exception | None] = queue.Queue(_STEPS_AHEAD)
+        self._decoded: queue.SimpleQueue[DecodedStep | Exception | None] = queue.SimpleQueue()
+        # One entry for each step that may be decoded ahead; one more wakes the thread for the end.
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(_STEPS_AHEAD):
+            self._room.put(None)
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decode-steps", daemon=True)
 
@@ -76,29 +80,22 @@ class StepStream:
     ) -> None:
         self._is_closing.set()
         self._source.interrupt()
-        while self._thread.is_alive():
-            # It may be waiting for room in the queue; once it has put something down, it sees the event.
-            self._take_all()
-            self._thread.join(timeout=0.01)
+        self._room.put(None)
+        self._thread.join()
         self._decoder.close()
 
     def __iter__(self) -> Iterator[DecodedStep]:
         while (decoded := self._decoded.get()) is not None:
             if isinstance(decoded, Exception):
                 raise decoded
+            self._room.put(None)
             yield decoded
-
-    def _take_all(self) -> None:
-        try:
-            while True:
-                self._decoded.get_nowait()
-        except queue.Empty:
-            pass
 
     def _run(self) -> None:
         try:
             for steps in self._groups:
                 for decoded in self._decode(steps):
+                    self._room.get()
                     if self._is_closing.is_set():
                         return
                     self._decoded.put(decoded)
@@ -110,14 +107,12 @@ class StepStream:
     def _decode(self, steps: list[Step]) -> Iterator[DecodedStep]:
         share = self._view.share(Step(steps[0].start, steps[-1].stop))
         located = self._source.locate(share)
+        sizes = [share.num_samples] if len(steps) == 1 else list(map(self._num_samples, steps))
+        parts = self._decoder.decode(self._source.opened, located.slot, located.row, sizes=sizes)
         start = 0
-        for step in steps:
-            stop = start + self._num_samples(step) if len(steps) > 1 else share.num_samples
-            columns = self._decoder.decode(
-                self._source.opened, located.slot[start:stop], located.row[start:stop]
-            )
-            yield DecodedStep(step, located.index[start:stop], columns)
-            start = stop
+        for step, size, columns in zip(steps, sizes, parts, strict=True):
+            yield DecodedStep(step, located.index[start : start + size], columns)
+            start += size
         self._source.release(share)
 
     def _num_samples(self, step: Step) -> int:

@@ -37,7 +37,7 @@ def opened_rows(opener: RecordOpener, decoder: BatchDecoder, values: list[memory
     block, num_rows = opener.open(values)
     blocks = decoder.no_blocks()
     slot = blocks.put(block)
-    decoded = decoder.decode(blocks, np.full(num_rows, slot), np.arange(num_rows))
+    (decoded,) = decoder.decode(blocks, np.full(num_rows, slot), np.arange(num_rows), sizes=[num_rows])
     return {name: column.tolist() for name, column in decoded.items()}  # type: ignore[union-attr]
 
 

@@ -37,7 +37,7 @@ def decode(batches: list[pa.RecordBatch], places: list[tuple[int, int]], **optio
     slot = np.array([slots[batch] for batch, _ in places], dtype=np.int32)
     row = np.array([row for _, row in places], dtype=np.int64)
     try:
-        return decoder.decode(blocks, slot, row)
+        return next(decoder.decode(blocks, slot, row, sizes=[len(places)]))
     finally:
         decoder.close()
 
@@ -152,12 +152,37 @@ def test_slices_of_larger_arrays_are_read_at_their_own_place() -> None:
     decoder = BatchDecoder(manifest_of(batch))
     blocks = decoder.no_blocks()
     slot = blocks.put(decoder.open(batch))  # not through a record: the slice itself
-    decoded = decoder.decode(blocks, np.full(20, slot), np.arange(20))
+    (decoded,) = decoder.decode(blocks, np.full(20, slot), np.arange(20), sizes=[20])
     decoder.close()
     assert decoded["n"].tolist() == list(range(37, 57))  # type: ignore[union-attr]
     assert decoded["text"] == [str(n) for n in range(37, 57)]
     assert [each.tolist() for each in decoded["items"]] == [list(range(n % 4)) for n in range(37, 57)]
     assert decoded["flag"].tolist() == [n % 3 == 0 for n in range(37, 57)]  # type: ignore[union-attr]
+
+
+def test_what_is_decoded_in_parts_is_what_is_decoded_at_once() -> None:
+    batch = batch_of(
+        n=pa.array(range(10)),
+        nothing=pa.array([[]] * 10, pa.list_(pa.int32(), 0)),
+        text=pa.array([None, *map(str, range(9))]),
+        items=pa.array([None if n == 5 else list(range(n % 4)) for n in range(10)], pa.list_(pa.int32())),
+        thing=pa.array([{"a": n} for n in range(10)]),
+        image=pa.array([encoded_image((1 + n, 2), "L") for n in range(10)]),
+    )
+    decoder = BatchDecoder(manifest_of(batch, image="image"), has_transform=True)
+    blocks = decoder.no_blocks()
+    slot = np.full(10, blocks.put(decoder.open(batch)))
+    row = np.random.default_rng(1).permutation(10)
+    (whole,) = decoder.decode(blocks, slot, row, sizes=[10])
+    sizes = [1, 4, 3, 2]
+    parts = list(decoder.decode(blocks, slot, row, sizes=sizes))
+    decoder.close()
+    for name in batch.schema.names:
+        assert [len(part[name]) for part in parts] == sizes
+        joined = [entry for part in parts for entry in part[name]]
+        for entry, expected in zip(joined, whole[name], strict=True):
+            is_tensor = isinstance(expected, torch.Tensor)
+            assert torch.equal(entry, expected) if is_tensor else entry == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""A dataset is opened while one of its partitions has no leader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dataset_catalog.catalog import Catalog
+from dataset_catalog.errors import CatalogUnavailableError
+from dataset_catalog.manifest import DatasetManifest
+from dataset_catalog.topic_admin import TopicAdmin
+from evenload.local_cluster import LocalCluster
+from kafka_connection.clients import open_admin
+from kafka_plugin.loader import load_dataset
+
+
+def _wait_until_leaderless(cluster: LocalCluster, topic: str) -> None:
+    deadline_s = time.monotonic() + 60
+    with open_admin(cluster.connection) as admin:
+        while time.monotonic() < deadline_s:
+            (described,) = admin.describe_topics([topic])
+            if any(partition["leader_id"] == -1 for partition in described["partitions"]):
+                return
+            time.sleep(0.1)
+    pytest.fail("the dead broker's partition never lost its leader")
+
+
+def test_opening_waits_for_a_leader(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster(num_brokers=3)
+    load_dataset({"x": list(range(5000))}, "flowers", connection=cluster.connection, partitions=3)
+
+    def opened() -> DatasetManifest:
+        catalog = Catalog(cluster.connection)
+        manifest = catalog.get("flowers")
+        catalog.check(manifest)
+        return manifest
+
+    manifest = opened()
+    cluster.kill_broker(3)
+    _wait_until_leaderless(cluster, manifest.topic)
+    with (
+        TopicAdmin(cluster.connection, timeout_s=1) as admin,
+        pytest.raises(CatalogUnavailableError, match="a partition has no leader: its brokers are down"),
+    ):
+        admin.offsets(manifest.topic, range(3), "log start")
+
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(opened)
+        cluster.restart_broker(3)
+        assert opening.result(60) == manifest
