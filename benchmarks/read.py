@@ -52,7 +52,7 @@ FULL_COMPILER = {
     "_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"
 }  # Java reads it last: it overrides the command line
 PLAIN_TOPIC = "plain"
-NUM_WARM_UPS = 12
+NUM_WARM_UPS = 30
 QUIET_PERCENT = 20  # of the processors' time
 GOAL_OF_RAW, GOAL_OF_RAY = 0.5, 5.0
 
@@ -77,7 +77,7 @@ class Stand:
 
 @click.command()
 @click.option("--samples", "num_samples", type=click.IntRange(2_000), default=200_000, show_default=True)
-@click.option("--repetitions", type=click.IntRange(1), default=9, show_default=True)
+@click.option("--repetitions", type=click.IntRange(1), default=15, show_default=True)
 @click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path), default=RESULTS_FOLDER)
 def read(num_samples: int, repetitions: int, folder: Path) -> None:
     """How fast a shuffled epoch is read; exit status 1 below half of a raw fetch or five times Ray Data."""
