@@ -47,8 +47,8 @@ from ray_trainer.reading.whole_copy import WholeCopy
 
 PREFETCH_BYTES: Final = 256 << 20
 # Of a rank's samples that are planned and waited for together.
-_GROUP_SAMPLES_MAX: Final = 4096
-_GROUP_BYTES_MAX: Final = 16 << 20
+_GROUP_SAMPLES_MAX: Final = 2048
+_GROUP_BYTES_MAX: Final = 8 << 20
 
 Transform: TypeAlias = Callable[[Batch], Batch | Mapping[str, Any]]
 
