@@ -46,9 +46,9 @@ from ray_trainer.reading.step_stream import DecodedStep, StepStream, group_steps
 from ray_trainer.reading.whole_copy import WholeCopy
 
 PREFETCH_BYTES: Final = 256 << 20
-# Of a rank's samples that are planned and waited for together.
-_GROUP_SAMPLES_MAX: Final = 2048
-_GROUP_BYTES_MAX: Final = 8 << 20
+# A rank's samples that are planned and waited for together: so many, and so much of prefetch_bytes.
+_GROUP_SAMPLES_MAX: Final = 4096
+_GROUP_FRACTION: Final = 16
 
 Transform: TypeAlias = Callable[[Batch], Batch | Mapping[str, Any]]
 
@@ -274,11 +274,12 @@ class DatasetReader(IterableDataset[Batch]):
         plan = self.plan
         decoder = BatchDecoder(self.dataset, names=self._columns, has_transform=self._transform is not None)
         sample_bytes = max(1, self.dataset.num_bytes // self.dataset.num_samples)
+        group_bytes = self._prefetch_bytes // _GROUP_FRACTION
         groups = group_steps(
             plan.steps(self._epoch_batch_size, start=self._samples_consumed),
             num_lanes=plan.layout.num_lanes,
             world_size=self.world_size,
-            num_samples_max=min(_GROUP_SAMPLES_MAX, _GROUP_BYTES_MAX // sample_bytes) * self.world_size,
+            num_samples_max=min(_GROUP_SAMPLES_MAX, group_bytes // sample_bytes) * self.world_size,
         )
         return StepStream(
             groups,
