@@ -48,9 +48,8 @@ from ray_trainer.reading.reader import DatasetReader
 SAMPLE_BYTES = 3072
 BATCH = 256
 AHEAD_BYTES = 32 << 20
-FULL_COMPILER = {
-    "_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"
-}  # Java reads it last: it overrides the command line
+# Java reads it last: it overrides the command line.
+FULL_COMPILER = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}
 PLAIN_TOPIC = "plain"
 NUM_WARM_UPS = 30
 QUIET_PERCENT = 20  # of the processors' time

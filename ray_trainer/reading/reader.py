@@ -46,7 +46,7 @@ from ray_trainer.reading.step_stream import DecodedStep, StepStream, group_steps
 from ray_trainer.reading.whole_copy import WholeCopy
 
 PREFETCH_BYTES: Final = 256 << 20
-# A rank's samples that are planned and waited for together: so many, and so much of prefetch_bytes.
+# A rank's samples that are planned and waited for together: at most so many, in a 16th of prefetch_bytes.
 _GROUP_SAMPLES_MAX: Final = 4096
 _GROUP_FRACTION: Final = 16
 
