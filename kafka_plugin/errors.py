@@ -14,6 +14,8 @@ KafkaPluginError
 │   ├── SourceChangedError      the load was begun with another source, seed or encoding
 │   ├── SampleTooLargeError     one sample does not fit in a record
 │   ├── RecordRefusedError      brokers will never take a record: too large, not allowed, no topic
+│   ├── MarkerRefusedError      brokers don't let us end a transaction in a partition that missed its end
+│   ├── TransactionFailedError  a transaction was not committed, as far as its producer can tell
 │   └── LoadInterruptedError    the cluster could not be written to for longer than allowed
 ├── DeliveryError               a record was not stored, or nobody can say where
 └── PluginConfigError           an option has a value it can't have
@@ -181,6 +183,26 @@ class RecordRefusedError(LoadError):
         super().__init__(f"Brokers refuse records for topic {topic!r}: {reason}. What is committed is kept.")
         self.topic = topic
         self.reason = reason
+
+
+class MarkerRefusedError(LoadError):
+    """A partition may have missed how a transaction ended, and brokers don't let us see to it."""
+
+    def __init__(self, transactional_id: str, reason: str) -> None:
+        super().__init__(
+            f"A partition may not know how the last transaction of {transactional_id!r} ended, and brokers "
+            f"refuse what it takes to tell it ({reason}). This takes READ on the topics, and where a broker "
+            "died in a commit, ALTER on the cluster. What is committed is kept: with an account that has "
+            "these rights, the same command goes on from there."
+        )
+        self.transactional_id = transactional_id
+        self.reason = reason
+
+
+class TransactionFailedError(LoadError):
+    """A transaction was not committed, as far as its producer can tell; it can be done again."""
+
+    retriable: ClassVar[bool] = True
 
 
 class LoadInterruptedError(LoadError):

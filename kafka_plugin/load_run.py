@@ -23,7 +23,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, cast
 
 import stamina
 from pydantic import JsonValue
@@ -35,7 +35,13 @@ from dataset_catalog.manifest import Run
 from dataset_catalog.progress import LoadProgress, LoadState, ProgressKey
 from kafka_connection import BrokersUnreachableError, Connection, KafkaConnectionError
 from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import LoaderFencedError, LoadError, LoadInterruptedError, sentence
+from kafka_plugin.errors import (
+    LoaderFencedError,
+    LoadError,
+    LoadInterruptedError,
+    TransactionFailedError,
+    sentence,
+)
 from kafka_plugin.load_watch import newest_sign_of_life
 from kafka_plugin.record_stream import RecordGroup, RecordLayout, RecordStream
 from kafka_plugin.routing import TopicRouting
@@ -44,7 +50,6 @@ from kafka_plugin.transactional_writer import (
     LIBRDKAFKA_CHOOSES,
     ProducerFencedError,
     TransactionalWriter,
-    TransactionFailedError,
 )
 
 _log = logging.getLogger(__name__)
@@ -112,6 +117,11 @@ class LoadIdentity:
     facts: Mapping[str, JsonValue]
 
 
+def topics_of(identity: LoadIdentity) -> dict[str, int]:
+    """The topics that a load writes to, and how many partitions they have."""
+    return {LOADS_TOPIC: 1, identity.topic: cast(int, identity.facts["num_partitions"])}
+
+
 class LoadRun:
     """Writes one load. For one thread; `close` ends what it started.
 
@@ -146,6 +156,7 @@ class LoadRun:
         self._catalog = catalog
         self._writer = writer
         self._identity = identity
+        self._topics = topics_of(identity)
         self._source = source
         self._layout = layout
         self._routing = routing
@@ -204,7 +215,7 @@ class LoadRun:
             self._recover_if_needed()
             if self.totals.num_samples > 0:  # a commit of which nothing had been heard
                 return False
-            self._writer.begin()
+            self._writer.begin(self._topics)
             for sequence in range(self.totals.sequence, -1, -1):
                 key = ProgressKey(self._identity.name, self._identity.version, sequence).to_bytes()
                 self._writer.write(LOADS_TOPIC, None, partition=0, num_samples=0, key=key)
@@ -247,7 +258,7 @@ class LoadRun:
     def _attempt(self, fill: Callable[[Totals], Totals]) -> None:
         self._needs_recovery = True
         try:
-            self._writer.begin()
+            self._writer.begin(self._topics)
             totals = replace(fill(self.totals), sequence=self.totals.sequence + 1)
             told = self._progress_record(totals, self._writer.settle())
             key, value = told.to_record()
@@ -376,7 +387,7 @@ class LoadRun:
             time.sleep(_WATCH_POLL_S)
 
     def _take_id_anew(self) -> None:
-        self._writer.open(self._config.transaction_timeout_s)
+        self._writer.open(self._topics, self._config.transaction_timeout_s)
         self._is_fenced = False
         name, version = self._identity.name, self._identity.version
         state = self._catalog.load_state(name, version, wait_s=self._config.transaction_timeout_s + 10)

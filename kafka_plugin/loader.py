@@ -37,7 +37,7 @@ import stamina
 import xxhash
 from pydantic import JsonValue
 
-from dataset_catalog.catalog import Catalog
+from dataset_catalog.catalog import LOADS_TOPIC, Catalog
 from dataset_catalog.encoding import storable_schema
 from dataset_catalog.errors import (
     CatalogError,
@@ -53,7 +53,7 @@ from dataset_catalog.manifest import (
     check_dataset_name,
 )
 from dataset_catalog.progress import LoadProgress, LoadState
-from dataset_catalog.topic_admin import TopicAdmin
+from dataset_catalog.topic_admin import TopicAdmin, TopicDescription
 from kafka_connection import (
     BrokersUnreachableError,
     Connection,
@@ -69,16 +69,17 @@ from kafka_plugin.errors import (
     PluginConfigError,
     SourceChangedError,
     TopicError,
+    TransactionFailedError,
     sentence,
 )
 from kafka_plugin.load_publish import publish_load
-from kafka_plugin.load_run import LoadIdentity, LoadRun, Progress
+from kafka_plugin.load_run import LoadIdentity, LoadRun, Progress, topics_of
 from kafka_plugin.load_topic import create_load_topic, load_topic_name, sweep_topics, take_snapshot
 from kafka_plugin.load_watch import newest_sign_of_life
 from kafka_plugin.record_stream import RecordLayout, encoded_bytes_per_sample
 from kafka_plugin.routing import TopicRouting
 from kafka_plugin.sources import Source, open_source
-from kafka_plugin.transactional_writer import TransactionalWriter, TransactionFailedError
+from kafka_plugin.transactional_writer import TransactionalWriter
 from router.config import RouterConfig
 from router.router import Router
 from telemetry_collector.collector import Collector
@@ -232,10 +233,9 @@ class _Loader:
 
     # -- claiming ---------------------------------------------------------------------------------------
 
-    def _refuse_if_alive(self) -> None:
+    def _refuse_if_alive(self, last: LoadProgress) -> None:
         """A second loader must not stop the first by accident, which taking its id would do."""
-        last = newest_sign_of_life(self._connection, self._choice.name, self._version)
-        if last is None or (last.host == socket.gethostname() and last.pid == os.getpid()):
+        if last.host == socket.gethostname() and last.pid == os.getpid():
             return  # a load of this process that ended early; two at a time are refused elsewhere
         now_s = time.time()
         if may_be_loading(last, now_s=now_s, recent_s=self._config.recent_s):
@@ -260,14 +260,21 @@ class _Loader:
     def _claim_once(self) -> LoadState | None:
         self._catalog.ensure_internal_topics()
         self._version = next_version(self._catalog, self._choice.name, new_version=self._choice.new_version)
-        if not self._choice.take_over:
-            self._refuse_if_alive()
-        self._writer.open(_CLAIM_TIMEOUT_S)
+        last = newest_sign_of_life(self._connection, self._choice.name, self._version)
+        if last is not None and not self._choice.take_over:
+            self._refuse_if_alive(last)
+        self._writer.open(self._written_by(last), _CLAIM_TIMEOUT_S)
         wait_s = self._config.transaction_timeout_s + 10
         state = self._catalog.load_state(self._choice.name, self._version, wait_s=wait_s)
         if self._version in self._catalog.versions(self._choice.name):  # another one was just finished
             raise DatasetExistsError(self._choice.name, self._version)
         return state
+
+    def _written_by(self, last: LoadProgress | None) -> dict[str, int]:
+        """The topics that the loader before may have written to, and how many partitions they have."""
+        if last is None or self._describe(last.topic) is None:
+            return {LOADS_TOPIC: 1}
+        return topics_of(_identity_of(last))
 
     def _check_same_load(self, state: LoadState) -> None:
         begun = state.last.facts
@@ -275,8 +282,7 @@ class _Loader:
             if begun.get(what) != given:
                 was = str(begun.get(what))
                 raise SourceChangedError(state.id, what, was, str(given), state.last.num_samples)
-        with TopicAdmin(self._connection, timeout_s=self._config.topic_timeout_s) as admin:
-            found = admin.describe(state.last.topic)
+        found = self._describe(state.last.topic)
         if found is None or found.topic_id != state.last.topic_id:
             reason = f"of the unfinished load of {state.id} is gone; drop that load, and load it again."
             raise TopicError(state.last.topic, reason)
@@ -336,12 +342,13 @@ class _Loader:
         samples_per_record = choose_samples_per_record(dataset_bytes, self._source.num_samples, block_bytes)
         snapshot = take_snapshot(collector)
         num_brokers = len(snapshot.brokers) if snapshot is not None else 1
+        num_partitions = self._choice.num_partitions or choose_num_partitions(dataset_bytes, num_brokers)
         topic = load_topic_name(self._choice.name, self._version, load_id)
         topic_id = create_load_topic(
             self._connection,
             topic,
             snapshot=snapshot if self._choice.strategy == "balanced" else None,
-            num_partitions=self._choice.num_partitions or choose_num_partitions(dataset_bytes, num_brokers),
+            num_partitions=num_partitions,
             replication=self._choice.replication,
             expected_bytes=dataset_bytes,
             config=self._config,
@@ -358,6 +365,7 @@ class _Loader:
                 "samples_per_record": samples_per_record,
                 "block_bytes": block_bytes,
                 "strategy": self._choice.strategy,
+                "num_partitions": num_partitions,
             },
         )
 
@@ -381,19 +389,19 @@ class _Loader:
         if is_balanced:
             collector.watch([identity.topic])
             take_snapshot(collector)
-        with TopicAdmin(self._connection, timeout_s=self._config.topic_timeout_s) as admin:
-            described = admin.describe(identity.topic)
-        if described is None:
-            raise TopicError(identity.topic, "is gone; somebody has deleted it.")
         batch_bytes = cast(int, identity.facts["block_bytes"])
         router = Router(router_config.model_copy(update={"batch_bytes": batch_bytes}))
         return TopicRouting(
             identity.topic,
-            len(described.partitions),
+            cast(int, identity.facts["num_partitions"]),
             router=router if is_balanced else None,
             cache=collector.cache,
             batch_bytes=batch_bytes,
         )
+
+    def _describe(self, topic: str) -> TopicDescription | None:
+        with TopicAdmin(self._connection, timeout_s=self._config.topic_timeout_s) as admin:
+            return admin.describe(topic)
 
     def _watch_record(self, partition: int, size_bytes: int, is_stored: bool) -> None:
         if self._routing is None:

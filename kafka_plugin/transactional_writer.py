@@ -3,7 +3,8 @@
 A transaction goes through `begin`, `write` (many), `settle` (each record has its offset) and `commit` (they
 count). Nothing is committed before each record has a delivery report with an offset: on topics made a
 moment ago, confluent-kafka 2.16 loses records, with a report that has neither error nor offset, and commits
-without them (tests/fault/test_new_topics.py).
+without them (tests/fault/test_new_topics.py). And nothing is begun after the end of a transaction, be it
+commit or abort, before each of its partitions knows of it (transaction_markers.py).
 
 What can pass becomes one of two exceptions, so that the loader has two ways to go on:
 `TransactionFailedError` (abort, and do it again) and `ProducerFencedError` (somebody else holds our
@@ -16,8 +17,8 @@ librdkafka reports that the same way as being fenced.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import ClassVar, cast
+from collections.abc import Callable, Mapping
+from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -26,7 +27,8 @@ from dataset_catalog.manifest import Encoding, Run, runs_of_records
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
 from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import LoadError, RecordRefusedError
+from kafka_plugin.errors import LoadError, RecordRefusedError, TransactionFailedError
+from kafka_plugin.transaction_markers import TransactionMarkers
 
 LIBRDKAFKA_CHOOSES = -1  # RD_KAFKA_PARTITION_UA
 _POLL_S = 0.1
@@ -34,6 +36,7 @@ _RATE_WINDOW_S = 3.0
 _FIRST_IN_FLIGHT_BYTES = 16 << 20
 _LEAST_IN_FLIGHT_BYTES = 4 << 20
 _USABLE_FRACTION = 0.7  # of the transaction's timeout
+_MARKERS_S = 10.0  # how long partitions may take to hear of a commit until it is asked what became of it
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _REFUSED = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -44,12 +47,6 @@ _REFUSED = (
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 )
-
-
-class TransactionFailedError(LoadError):
-    """A transaction was not committed, as far as this producer can tell; it can be done again."""
-
-    retriable: ClassVar[bool] = True
 
 
 class ProducerFencedError(LoadError):
@@ -127,12 +124,19 @@ class TransactionalWriter:
         self._attempt = _Attempt(watcher)
         self._begun_s = 0.0
         self._limit_bytes = min(_FIRST_IN_FLIGHT_BYTES, config.in_flight_bytes)
+        self._num_partitions: Mapping[str, int] = {}
+        self._markers = TransactionMarkers(connection, transactional_id)
 
-    def open(self, timeout_s: float) -> None:
+    def open(self, num_partitions: Mapping[str, int], timeout_s: float) -> None:
         """Take the transactional id: ends what a dead holder left open, and fences one that is alive.
 
+        Args:
+            num_partitions: Of each topic that an earlier holder may have written to.
+            timeout_s: How long each step may take, in seconds.
+
         Raises:
-            TransactionFailedError: The brokers did not answer within `timeout_s`.
+            TransactionFailedError: The brokers did not answer in time.
+            MarkerRefusedError: See the class.
         """
         self.close()
         is_packed = self._encoding == "packed"
@@ -149,7 +153,10 @@ class TransactionalWriter:
             linger_ms=0 if is_packed else 5,
             batch_num_messages=1 if is_packed else 10_000,
         )
+        # First, as taking the id makes the coordinator forget how the last transaction ended.
+        self._markers.complete(num_partitions, timeout_s)
         self._retried(self._producer.init_transactions, timeout_s)
+        self._markers.complete(num_partitions, timeout_s)  # of one that was open until now
 
     def close(self) -> None:
         """Give up what is open. The transactional id stays ours until somebody else takes it.
@@ -160,9 +167,15 @@ class TransactionalWriter:
         if self._producer is not None:
             self._producer.purge()
             self._producer = None
+        self._markers.close()
 
-    def begin(self) -> None:
-        """Start a transaction."""
+    def begin(self, num_partitions: Mapping[str, int]) -> None:
+        """Start a transaction.
+
+        Args:
+            num_partitions: Of each topic that it may write to.
+        """
+        self._num_partitions = num_partitions
         self._attempt = _Attempt(self._watcher)
         self._begun_s = time.monotonic()
         try:
@@ -235,7 +248,7 @@ class TransactionalWriter:
         return self._attempt.runs()
 
     def commit(self, *, num_bytes: int) -> None:
-        """Wait until each record has an offset, and make all of them count.
+        """Wait until each record has an offset, and make all of them count, everywhere.
 
         Args:
             num_bytes: Payload of the transaction, for the pace of the next.
@@ -246,6 +259,7 @@ class TransactionalWriter:
         self.settle()
         left_s = self._config.transaction_timeout_s * _USABLE_FRACTION - self.age_s
         self._retried(self._open_producer().commit_transaction, max(1.0, left_s))
+        self._markers.complete(self._num_partitions, _MARKERS_S)
         pace = num_bytes / max(0.01, self.age_s)
         wanted = int(pace * _RATE_WINDOW_S)
         self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, min(self._config.in_flight_bytes, wanted))
@@ -259,6 +273,7 @@ class TransactionalWriter:
         """
         self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, self._limit_bytes // 2)
         self._retried(self._open_producer().abort_transaction, timeout_s)
+        self._markers.complete(self._num_partitions, timeout_s)
 
     def _open_producer(self) -> Producer:
         assert self._producer is not None, "open() comes first"

@@ -19,10 +19,11 @@ from dataset_catalog.verify import verify
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
 from kafka_plugin.config import LoaderConfig
+from kafka_plugin.errors import TransactionFailedError
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.producer import BalancedProducer
 from kafka_plugin.sources import open_source
-from kafka_plugin.transactional_writer import TransactionalWriter, TransactionFailedError
+from kafka_plugin.transactional_writer import TransactionalWriter
 
 NUM_TOPICS = 50
 NUM_GUARDED_TOPICS = 12
@@ -88,13 +89,13 @@ def test_a_transaction_with_a_lost_record_is_done_again(connection: Connection) 
     # Nobody waits for leaders here, so records do get lost: in about every second transaction.
     stem = f"fresh-{uuid.uuid4().hex[:8]}"
     writer = TransactionalWriter(connection, stem, "packed", LoaderConfig())
-    writer.open(60)
+    writer.open({}, 60)
     num_failed = 0
     with open_admin(connection) as admin:
         for topic in (f"{stem}-{number}" for number in range(NUM_GUARDED_TOPICS)):
             admin.create_topics({topic: {"num_partitions": NUM_PARTITIONS, "replication_factor": 1}})
             while True:
-                writer.begin()
+                writer.begin({topic: NUM_PARTITIONS})
                 try:
                     for number in range(RECORDS_PER_TOPIC):
                         writer.write(topic, b"x" * 1000, partition=number % NUM_PARTITIONS, num_samples=1)
@@ -106,7 +107,7 @@ def test_a_transaction_with_a_lost_record_is_done_again(connection: Connection) 
                     try:
                         writer.abort(30)
                     except TransactionFailedError:  # the client has lost count of its own sequence numbers
-                        writer.open(60)
+                        writer.open({}, 60)
             listed = {
                 (partition, offset)
                 for partition, found in runs.items()

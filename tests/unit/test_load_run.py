@@ -15,10 +15,11 @@ from dataset_catalog.progress import LoadProgress, LoadState, ProgressKey, fold_
 from kafka_connection import Connection
 from kafka_plugin import load_run
 from kafka_plugin.config import LoaderConfig
+from kafka_plugin.errors import TransactionFailedError
 from kafka_plugin.load_run import LoadIdentity, LoadRun
 from kafka_plugin.record_stream import RecordLayout
 from kafka_plugin.sources import open_source
-from kafka_plugin.transactional_writer import TransactionalWriter, TransactionFailedError
+from kafka_plugin.transactional_writer import TransactionalWriter
 
 
 class Brokers:
@@ -39,10 +40,10 @@ class Brokers:
 
     # -- as TransactionalWriter ---------------------------------------------------------------------------
 
-    def open(self, timeout_s: float) -> None:  # noqa: ARG002
+    def open(self, num_partitions: Mapping[str, int], timeout_s: float) -> None:  # noqa: ARG002
         self._open = []
 
-    def begin(self) -> None:
+    def begin(self, num_partitions: Mapping[str, int]) -> None:  # noqa: ARG002
         self._open, self._sent = [], []
 
     def write(
@@ -116,7 +117,7 @@ def make_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 topic="t",
                 topic_id="i",
                 source_fingerprint="f",
-                facts={},
+                facts={"num_partitions": 1},
             ),
             source=open_source({"n": np.arange(20)}),
             layout=layout,

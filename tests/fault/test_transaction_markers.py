@@ -1,0 +1,192 @@
+"""A partition's only broker is dead while a transaction ends; what it says afterwards is what was decided."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import OffsetSpec, TransactionState
+from kafka.errors import KafkaError
+
+from dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.local_cluster import LocalCluster, temporary_cluster
+from kafka_connection.clients import confluent_producer, open_admin
+from kafka_plugin import transactional_writer
+from kafka_plugin.config import LoaderConfig
+from kafka_plugin.errors import TransactionFailedError
+from kafka_plugin.transactional_writer import TransactionalWriter
+
+SETTLED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT, TransactionState.EMPTY)
+NUM_PARTITIONS = 2  # the first on the broker that will die, the second on one that won't
+
+
+@dataclass(frozen=True)
+class Place:
+    """A transactional id, and a topic whose first partition is not where the id's coordinator is."""
+
+    cluster: LocalCluster
+    transactional_id: str
+    topic: str
+    doomed_broker: int
+
+    def writer(self) -> TransactionalWriter:
+        writer = TransactionalWriter(
+            self.cluster.connection, self.transactional_id, "packed", LoaderConfig(transaction_timeout_s=30)
+        )
+        writer.open({self.topic: NUM_PARTITIONS}, 60)
+        return writer
+
+    def producer(self) -> Producer:
+        """A loader that has written, and won't live to see what becomes of its transaction."""
+        producer = confluent_producer(self.cluster.connection, transactional_id=self.transactional_id)
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        for partition in range(NUM_PARTITIONS):
+            producer.produce(self.topic, b"by the dead", partition=partition)
+        assert producer.flush(60) == 0
+        return producer
+
+    def kill(self) -> None:
+        """Kill the broker, and return when its partition has no leader."""
+        self.cluster.kill_broker(self.doomed_broker)
+        with open_admin(self.cluster.connection) as admin:
+            wait_until(lambda: admin.describe_topics([self.topic])[0]["partitions"][0]["leader_id"] == -1)
+
+    def restart(self) -> None:
+        """Have the broker back, once the coordinator believes that all is told."""
+        with open_admin(self.cluster.connection) as admin:
+            wait_until(lambda: self._state(admin) in SETTLED)
+        self.cluster.restart_broker(self.doomed_broker)
+        self.cluster.wait_until_ready(60)
+
+    def _state(self, admin: KafkaAdminClient) -> TransactionState:
+        return admin.describe_transactions([self.transactional_id])[self.transactional_id].state
+
+    def committed(self) -> list[bytes]:
+        """What each partition has; nothing may be hidden behind an open transaction."""
+        asked = {
+            TopicPartition(self.topic, partition): OffsetSpec.LATEST for partition in range(NUM_PARTITIONS)
+        }
+        with open_admin(self.cluster.connection) as admin:
+            ends, stable = (
+                {
+                    at.partition: found.offset
+                    for at, found in admin.list_partition_offsets(asked, **how).items()
+                }
+                for how in ({}, {"isolation_level": "read_committed"})
+            )
+        assert stable == ends
+        ranges = {partition: OffsetRange(0, end) for partition, end in ends.items()}
+        found = read_committed(self.cluster.connection, self.topic, ranges, timeout_s=20)
+        return sorted(message.value() or b"" for message in found)
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        with suppress(KafkaError):  # some questions still go to the dead broker
+            if happened():
+                return
+        time.sleep(0.05)
+    pytest.fail("it never happened")
+
+
+def write(writer: TransactionalWriter, topic: str, value: bytes) -> None:
+    writer.begin({topic: NUM_PARTITIONS})
+    for partition in range(NUM_PARTITIONS):
+        writer.write(topic, value, partition=partition, num_samples=1)
+    writer.settle()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with temporary_cluster(num_brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def place(cluster: LocalCluster) -> Place:
+    transactional_id = f"loader-{uuid.uuid4().hex[:8]}"
+    confluent_producer(cluster.connection, transactional_id=transactional_id).init_transactions(60)
+    with open_admin(cluster.connection) as admin:
+        coordinator = admin.describe_transactions([transactional_id])[transactional_id].coordinator_id
+        doomed, safe = sorted({1, 2, 3} - {coordinator})
+        topic = f"topic-{transactional_id}"
+        admin.create_topics({topic: {"assignments": {0: [doomed], 1: [safe]}}})
+    return Place(cluster, transactional_id, topic, doomed)
+
+
+def test_a_commit_is_known_where_no_leader_was(place: Place) -> None:
+    writer = place.writer()
+    write(writer, place.topic, b"once")
+    place.kill()
+    with pytest.raises(TransactionFailedError, match="one has no leader"):
+        writer.commit(num_bytes=0)
+    place.restart()
+    writer.open({place.topic: NUM_PARTITIONS}, 60)
+    assert place.committed() == [b"once"] * NUM_PARTITIONS
+
+    write(writer, place.topic, b"never")  # nor is it undone by what comes after it
+    writer.abort(60)
+    assert place.committed() == [b"once"] * NUM_PARTITIONS
+    writer.close()
+
+
+def test_an_abort_is_known_where_no_leader_was(place: Place) -> None:
+    writer = place.writer()
+    write(writer, place.topic, b"never")
+    place.kill()
+    with pytest.raises(TransactionFailedError, match="one has no leader"):
+        writer.abort(2)
+    place.restart()
+    writer.open({place.topic: NUM_PARTITIONS}, 60)
+    assert place.committed() == []
+
+    write(writer, place.topic, b"once")
+    writer.commit(num_bytes=0)
+    assert place.committed() == [b"once"] * NUM_PARTITIONS
+    writer.close()
+
+
+def test_the_commit_of_a_loader_that_died_is_known_where_no_leader_was(place: Place) -> None:
+    producer = place.producer()
+    place.kill()
+    producer.commit_transaction(60)
+    place.restart()
+    writer = place.writer()
+    assert place.committed() == [b"by the dead"] * NUM_PARTITIONS
+    writer.close()
+
+
+def test_what_a_loader_that_died_left_open_is_aborted_where_no_leader_was(place: Place) -> None:
+    place.producer()
+    place.kill()
+    writer = TransactionalWriter(place.cluster.connection, place.transactional_id, "packed", LoaderConfig())
+    with pytest.raises(TransactionFailedError, match="one has no leader"):
+        writer.open({place.topic: NUM_PARTITIONS}, 2)
+    place.restart()
+    writer.open({place.topic: NUM_PARTITIONS}, 60)
+    write(writer, place.topic, b"once")
+    writer.commit(num_bytes=0)
+    assert place.committed() == [b"once"] * NUM_PARTITIONS
+    writer.close()
+
+
+def test_a_commit_waits_for_a_broker_that_comes_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactional_writer, "_MARKERS_S", 60.0)
+    writer = place.writer()
+    write(writer, place.topic, b"once")
+    place.kill()
+    with ThreadPoolExecutor() as threads:
+        commit = threads.submit(writer.commit, num_bytes=0)
+        place.restart()
+        commit.result()
+    assert place.committed() == [b"once"] * NUM_PARTITIONS
+    writer.close()
