@@ -6,11 +6,10 @@ are judged stands in verification.py.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from collections.abc import Callable
+from typing import cast
 
-from dataset_catalog.catalog import OPEN_TRANSACTION_WAIT_S, check_topic
+from dataset_catalog.catalog import check_topic
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.record_header import RECORD_HEADER
@@ -19,8 +18,6 @@ from dataset_catalog.verification import Verification, VerifyReport
 from kafka_connection import Connection
 
 __all__ = ["VerifyReport", "verify"]
-
-_POLL_S: Final = 0.1
 
 _Headers = list[tuple[str, bytes | None]]
 
@@ -31,7 +28,6 @@ def verify(
     progress: Callable[[int, int], None] | None = None,
     *,
     timeout_s: float = 30.0,
-    wait_s: float = OPEN_TRANSACTION_WAIT_S,
 ) -> VerifyReport:
     """Compares all committed records of a dataset's topic with its manifest.
 
@@ -40,7 +36,6 @@ def verify(
         manifest: The dataset.
         progress: Is told often: listed samples read so far, and how many are listed.
         timeout_s: Longest wait for brokers, in seconds.
-        wait_s: Longest wait for listed records that are there but can't be seen yet, in seconds.
 
     Raises:
         TopicRecreatedError: The topic is another one by now.
@@ -50,7 +45,7 @@ def verify(
     with TopicAdmin(connection, timeout_s=timeout_s) as admin:
         partitions = check_topic(admin, manifest)
         starts = admin.offsets(manifest.topic, partitions, "log start")
-        stops = _readable_ends(admin, manifest, partitions, wait_s)
+        stops = admin.offsets(manifest.topic, partitions, "last stable")
     ranges = {partition: OffsetRange(starts[partition], stops[partition]) for partition in partitions}
     verification, num_read = Verification(manifest), 0
     for message in read_committed(connection, manifest.topic, ranges, timeout_s=timeout_s):
@@ -62,22 +57,3 @@ def verify(
             num_read += num_due
             progress(num_read, manifest.num_samples)
     return verification.report()
-
-
-def _readable_ends(
-    admin: TopicAdmin, manifest: DatasetManifest, partitions: Sequence[int], wait_s: float
-) -> dict[int, int]:
-    """Last stable offsets, by partition.
-
-    A commit is decided before each partition is told of it, and a broker that was just restarted is told
-    late: until then, what it has of the last transaction can't be read, though it is committed.
-    """
-    due = {runs.partition: runs.end_offset for runs in manifest.partitions if runs.num_runs}
-    ends = admin.offsets(manifest.topic, partitions, "log end")
-    give_up_s = time.monotonic() + wait_s
-    while True:
-        stable = admin.offsets(manifest.topic, partitions, "last stable")
-        hidden = [p for p in partitions if stable[p] < due.get(p, 0) <= ends[p]]
-        if not hidden or time.monotonic() > give_up_s:
-            return dict(stable)
-        time.sleep(_POLL_S)

@@ -38,7 +38,7 @@ from kafka_plugin.errors import MarkerRefusedError, TransactionFailedError, sent
 
 _log = logging.getLogger(__name__)
 _REQUEST_TIMEOUT_S = 10.0
-_POLL_S = 0.005
+_POLL_S = 0.005  # markers take 2 to 30 ms
 _ENDING = (
     TransactionState.PREPARE_COMMIT,
     TransactionState.PREPARE_ABORT,
@@ -94,33 +94,31 @@ class TransactionMarkers:
         except (AuthorizationError, UnsupportedVersionError) as error:
             raise MarkerRefusedError(self._transactional_id, type(error).__name__) from error
         except (KafkaError, BrokersUnreachableError) as error:
-            raise _untold(_reason(error)) from error
+            raise _untold(partitions, _reason(error)) from error
 
     def _complete_now(self, partitions: Sequence[TopicPartition], deadline_s: float) -> None:
         if self._admin is None:
             self._admin = open_admin(self._connection, timeout_s=_REQUEST_TIMEOUT_S)
         try:
-            ended = self._wait_for_end(self._admin, deadline_s)
+            ended = self._ended(self._admin)
+            while ended is not None and ended.state in _ENDING:
+                if time.monotonic() > deadline_s:
+                    raise _untold(partitions, "its coordinator is still at it.")
+                time.sleep(_POLL_S)
+                ended = self._ended(self._admin)
             if ended is not None:
                 _tell(self._admin, partitions, ended)
         except KafkaError:
             self.close()  # it would go on asking a coordinator that is gone
             raise
 
-    def _wait_for_end(
-        self, admin: kafka.KafkaAdminClient, deadline_s: float
-    ) -> TransactionDescription | None:
-        """The last transaction, once its coordinator has done with it; None if it is open, or never was."""
-        while True:
-            try:
-                found = admin.describe_transactions([self._transactional_id])[self._transactional_id]
-            except TransactionalIdNotFoundError:
-                return None
-            if found.state not in _ENDING:
-                return None if found.state == TransactionState.ONGOING else found
-            if time.monotonic() > deadline_s:
-                raise _untold("its coordinator is still at it.")
-            time.sleep(_POLL_S)
+    def _ended(self, admin: kafka.KafkaAdminClient) -> TransactionDescription | None:
+        """The last transaction, unless it is open, or there never was one."""
+        try:
+            found = admin.describe_transactions([self._transactional_id])[self._transactional_id]
+        except TransactionalIdNotFoundError:
+            return None
+        return None if found.state == TransactionState.ONGOING else found
 
 
 def _tell(
@@ -174,8 +172,11 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, passing) or (isinstance(error, KafkaError) and error.retriable)
 
 
-def _untold(reason: str) -> TransactionFailedError:
-    return TransactionFailedError(f"not every partition knows how the last transaction ended: {reason}")
+def _untold(partitions: Sequence[TopicPartition], reason: str) -> TransactionFailedError:
+    topics = " and ".join(sorted({partition.topic for partition in partitions}))
+    return TransactionFailedError(
+        f"not every partition of {topics} knows how the last transaction ended: {reason}"
+    )
 
 
 def _reason(error: Exception) -> str:

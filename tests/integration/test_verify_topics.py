@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import kafka
@@ -12,11 +11,7 @@ from dataset_catalog.errors import DatasetGoneError, TopicRecreatedError
 from dataset_catalog.manifest import DatasetManifest, Encoding, ValueFormat
 from dataset_catalog.testing import (
     LOAD_ID,
-    PlacedRecord,
-    create_topic,
     make_batch,
-    make_manifest,
-    make_records,
     write_dataset,
 )
 from dataset_catalog.verify import VerifyReport, verify
@@ -164,29 +159,6 @@ def test_what_was_aborted_is_not_there(connection: Connection, topic_name: str) 
     producer.abort_transaction(30)
     producer.close()
     assert verify(connection, manifest).is_clean
-
-
-def test_a_commit_that_a_partition_has_yet_to_hear_of_is_waited_for(
-    connection: Connection, topic_name: str
-) -> None:
-    """Open for half a second more, the transaction stands for one whose end a restarted broker hears late."""
-    created = create_topic(connection, topic_name, num_partitions=1)
-    batch, placed = make_batch(NUM_ROWS), []
-    producer = confluent_producer(connection, transactional_id=f"late-{topic_name}")
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for offset, record in enumerate(make_records(batch)):
-        headers = [(RECORD_HEADER, record.header)]
-        producer.produce(topic_name, record.value, partition=0, headers=headers)
-        placed.append(PlacedRecord(0, offset, record))
-    assert producer.flush(30) == 0
-    manifest = make_manifest(batch, placed, topic=topic_name, topic_id=created.topic_id)
-    assert verify(connection, manifest, wait_s=0).missing == NUM_ROWS
-    ends = threading.Timer(0.5, producer.commit_transaction, [30])
-    ends.start()
-    assert verify(connection, manifest).is_clean
-    ends.join()
-    producer.close()
 
 
 def test_a_topic_that_was_made_again_is_refused(connection: Connection, topic_name: str) -> None:

@@ -1,0 +1,45 @@
+"""What is said when brokers don't let a loader look after its transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.errors import ClusterAuthorizationFailedError, CoordinatorNotAvailableError, KafkaError
+
+from kafka_connection import Connection
+from kafka_plugin import transaction_markers
+from kafka_plugin.errors import MarkerRefusedError, TransactionFailedError
+from kafka_plugin.transaction_markers import TransactionMarkers
+
+
+class Admin:
+    """Answers with an error; a cluster that gives accounts different rights is not among the tests' own."""
+
+    def __init__(self, error: KafkaError) -> None:
+        self._error = error
+        self.is_closed = False
+
+    def describe_transactions(self, transactional_ids: list[str]) -> Any:  # noqa: ARG002
+        raise self._error
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize(
+    ("error", "translated", "words"),
+    [
+        (ClusterAuthorizationFailedError(), MarkerRefusedError, r"ALTER on the cluster.*the same command"),
+        (CoordinatorNotAvailableError("not now"), TransactionFailedError, r"partition of t knows .*not now"),
+    ],
+)
+def test_what_brokers_refuse_becomes_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: KafkaError, translated: type[Exception], words: str
+) -> None:
+    admin = Admin(error)
+    monkeypatch.setattr(transaction_markers, "open_admin", lambda *_, **__: admin)
+    markers = TransactionMarkers(Connection(bootstrap_servers="nowhere:1"), "evenload.load.n")
+    with pytest.raises(translated, match=words):
+        markers.complete({"t": 3}, 0.1)
+    assert admin.is_closed
