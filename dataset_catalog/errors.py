@@ -219,22 +219,32 @@ class OpenTransactionError(CatalogError):
         last_stable_offset: Up to where it can be read.
         log_end_offset: Up to where it has to be read.
         waited_s: Seconds waited for it.
+        transactional_ids: Whose transactions they are, as far as brokers say.
     """
 
     retriable: ClassVar[bool] = True
 
-    def __init__(self, topic: str, last_stable_offset: int, log_end_offset: int, waited_s: float) -> None:
-        super().__init__(topic, last_stable_offset, log_end_offset, waited_s)
+    def __init__(
+        self,
+        topic: str,
+        last_stable_offset: int,
+        log_end_offset: int,
+        waited_s: float,
+        transactional_ids: tuple[str, ...],
+    ) -> None:
+        super().__init__(topic, last_stable_offset, log_end_offset, waited_s, transactional_ids)
         self.topic = topic
         self.last_stable_offset = last_stable_offset
         self.log_end_offset = log_end_offset
         self.waited_s = waited_s
+        self.transactional_ids = transactional_ids
 
     def __str__(self) -> str:
+        whose = ", ".join(self.transactional_ids) or "somebody"
         return (
-            f"an unfinished transaction hides offsets {self.last_stable_offset} to {self.log_end_offset - 1} "
-            f"of topic {self.topic!r}, even after {self.waited_s:.0f} s; brokers end it after its "
-            "transaction.timeout.ms: try again then"
+            f"an unfinished transaction of {whose} hides offsets {self.last_stable_offset} to "
+            f"{self.log_end_offset - 1} of topic {self.topic!r}, even after {self.waited_s:.0f} s; brokers "
+            "end it after its transaction.timeout.ms, and whoever goes on with the load evenload.load.NAME does"
         )
 
 

@@ -90,7 +90,8 @@ def wait_for_stable_end(connection: Connection, topic: str, *, timeout_s: float,
         while (stable := admin.offsets(topic, [PARTITION], "last stable")[PARTITION]) < end:
             waited_s = time.monotonic() - begun_s
             if waited_s > wait_s:
-                raise OpenTransactionError(topic, stable, end, waited_s)
+                whose = admin.open_transactions(topic, PARTITION)
+                raise OpenTransactionError(topic, stable, end, waited_s, whose)
             time.sleep(_POLL_S)
     return end
 

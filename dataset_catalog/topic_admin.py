@@ -104,6 +104,16 @@ class TopicAdmin:
         )
         return {at.partition: answer.offset for at, answer in found.items()}
 
+    def open_transactions(self, topic: str, partition: int) -> tuple[str, ...]:
+        """Transactional ids that have records there without a known end; fewer, where brokers don't say."""
+        at = kafka.TopicPartition(topic, partition)
+        with suppress(KafkaError):
+            producers = self._admin.describe_producers([at])[at].active_producers
+            ids = [each.producer_id for each in producers if each.current_transaction_start_offset >= 0]
+            found = self._admin.list_transactions(producer_id_filters=ids) if ids else {}
+            return tuple(sorted(each.transactional_id for listed in found.values() for each in listed))
+        return ()
+
     def create(self, topic: str, *, replication: int, configs: Mapping[str, str]) -> None:
         """Makes a topic of one partition, unless it exists."""
         options: dict[str, Any] = {

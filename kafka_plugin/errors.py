@@ -15,6 +15,7 @@ KafkaPluginError
 │   ├── SampleTooLargeError     one sample does not fit in a record
 │   ├── RecordRefusedError      brokers will never take a record: too large, not allowed, no topic
 │   ├── MarkerRefusedError      brokers don't let us end a transaction in a partition that missed its end
+│   ├── UndecidedTransactionError  nobody knows any more how a transaction ended
 │   ├── TransactionFailedError  a transaction was not committed, as far as its producer can tell
 │   └── LoadInterruptedError    the cluster could not be written to for longer than allowed
 ├── DeliveryError               a record was not stored, or nobody can say where
@@ -190,13 +191,26 @@ class MarkerRefusedError(LoadError):
 
     def __init__(self, transactional_id: str, reason: str) -> None:
         super().__init__(
-            f"A partition may not know how the last transaction of {transactional_id!r} ended, and brokers "
-            f"refuse what it takes to tell it ({reason}). This takes READ on the topics, and where a broker "
-            "died in a commit, ALTER on the cluster. What is committed is kept: with an account that has "
-            "these rights, the same command goes on from there."
+            f"Whether every partition knows how the last transaction of {transactional_id!r} ended can't be "
+            f"made sure of, as brokers refuse it: {reason}. What is committed is kept: once they allow it, "
+            "the same command goes on from there."
         )
         self.transactional_id = transactional_id
         self.reason = reason
+
+
+class UndecidedTransactionError(LoadError):
+    """A partition has records of a transaction, and nobody knows any more how it ended."""
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        super().__init__(
+            f"Partition {partition} of topic {topic!r} has a transaction that began at offset {offset}, and "
+            "nobody knows any more how it ended. This load can't be gone on with: drop it, and load again "
+            "(evenload datasets drop)."
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
 
 
 class TransactionFailedError(LoadError):
@@ -206,11 +220,14 @@ class TransactionFailedError(LoadError):
 
 
 class LoadInterruptedError(LoadError):
-    """The cluster could not be written to for longer than allowed."""
+    """The cluster could not be written to for longer than allowed; before it began if None are done."""
 
-    def __init__(self, name: str, reason: str, num_samples_done: int, num_samples: int) -> None:
+    def __init__(self, name: str, reason: str, num_samples_done: int | None, num_samples: int) -> None:
+        how_far = f"stopped after {num_samples_done} of {num_samples} samples"
+        if num_samples_done is None:
+            how_far = "can't begin"
         super().__init__(
-            f"Loading dataset {name!r} stopped after {num_samples_done} of {num_samples} samples: {reason} "
+            f"Loading dataset {name!r} {how_far}: {reason} "
             "What is committed is kept: the same command goes on from there."
         )
         self.name = name

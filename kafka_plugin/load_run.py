@@ -23,7 +23,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self, cast
+from typing import Self
 
 import stamina
 from pydantic import JsonValue
@@ -117,11 +117,6 @@ class LoadIdentity:
     facts: Mapping[str, JsonValue]
 
 
-def topics_of(identity: LoadIdentity) -> dict[str, int]:
-    """The topics that a load writes to, and how many partitions they have."""
-    return {LOADS_TOPIC: 1, identity.topic: cast(int, identity.facts["num_partitions"])}
-
-
 class LoadRun:
     """Writes one load. For one thread; `close` ends what it started.
 
@@ -156,7 +151,6 @@ class LoadRun:
         self._catalog = catalog
         self._writer = writer
         self._identity = identity
-        self._topics = topics_of(identity)
         self._source = source
         self._layout = layout
         self._routing = routing
@@ -186,7 +180,7 @@ class LoadRun:
         Whoever was stopped by that learns from it that somebody else is at work.
 
         Raises:
-            LoaderFencedError, LoadInterruptedError: As `write_all`.
+            LoadError: As `write_all`.
         """
         self._commit(lambda totals: totals)
 
@@ -198,6 +192,7 @@ class LoadRun:
             LoadInterruptedError: Nothing could be committed for `stall_timeout_s`.
             SourceError: The source can't be read any more.
             SampleTooLargeError: A sample does not fit into a record.
+            MarkerRefusedError, UndecidedTransactionError: A transaction can't be ended everywhere.
         """
         self._earlier_bytes = self.totals.num_bytes
         while not self.totals.is_complete:
@@ -209,13 +204,10 @@ class LoadRun:
         Returns:
             Whether that could be done; then nobody refers to its topic any more.
         """
-        if self.totals.num_samples:
+        if self.totals.num_samples or self._needs_recovery:  # then there may be a commit nobody heard of
             return False
         try:
-            self._recover_if_needed()
-            if self.totals.num_samples > 0:  # a commit of which nothing had been heard
-                return False
-            self._writer.begin(self._topics)
+            self._writer.begin()
             for sequence in range(self.totals.sequence, -1, -1):
                 key = ProgressKey(self._identity.name, self._identity.version, sequence).to_bytes()
                 self._writer.write(LOADS_TOPIC, None, partition=0, num_samples=0, key=key)
@@ -258,7 +250,7 @@ class LoadRun:
     def _attempt(self, fill: Callable[[Totals], Totals]) -> None:
         self._needs_recovery = True
         try:
-            self._writer.begin(self._topics)
+            self._writer.begin()
             totals = replace(fill(self.totals), sequence=self.totals.sequence + 1)
             told = self._progress_record(totals, self._writer.settle())
             key, value = told.to_record()
@@ -380,14 +372,15 @@ class LoadRun:
             newest = newest_sign_of_life(self._connection, name, version, timeout_s=_WATCH_TIMEOUT_S)
             if newest is not None and (newest.sequence, newest.updated_at_s) not in self._own_records:
                 raise LoaderFencedError(name)
-            if newest is None and version in self._catalog.versions(name):
+            is_forgotten = self.totals.sequence >= 0  # by whoever has dropped or published the load
+            if newest is None and (is_forgotten or version in self._catalog.versions(name)):
                 raise LoaderFencedError(name)
             if time.monotonic() >= deadline_s:
                 return
             time.sleep(_WATCH_POLL_S)
 
     def _take_id_anew(self) -> None:
-        self._writer.open(self._topics, self._config.transaction_timeout_s)
+        self._writer.open(self._identity.topic, self._config.transaction_timeout_s)
         self._is_fenced = False
         name, version = self._identity.name, self._identity.version
         state = self._catalog.load_state(name, version, wait_s=self._config.transaction_timeout_s + 10)

@@ -6,12 +6,11 @@ The order of things is what makes it exact (DESIGN, section 6):
 
 1. The source is looked at as a whole: what can't be loaded is refused before anything is written.
 2. Signs of life of another loader of the name are looked for: taking its transactional id would stop it.
-3. The transactional id is taken: what a dead loader left open is aborted, one that is alive is fenced.
+3. What a dead loader left is ended, and the transactional id is taken: one that is alive is fenced.
 4. Only then the committed progress is read, past anybody's open transactions; writing goes on from there.
 5. Each transaction commits samples and the progress that lists them, together (load_run.py).
-6. The manifest is published after the last commit. A loader that dies before that leaves complete progress,
-from
-   which the next one publishes.
+6. The manifest is published after the last commit. A loader that dies before that leaves complete
+   progress, from which the next one publishes.
 
 A topic belongs to one load (its name ends with the load's id), so nothing that is made, deleted or left
 behind here can be anybody else's.
@@ -37,7 +36,7 @@ import stamina
 import xxhash
 from pydantic import JsonValue
 
-from dataset_catalog.catalog import LOADS_TOPIC, Catalog
+from dataset_catalog.catalog import Catalog
 from dataset_catalog.encoding import storable_schema
 from dataset_catalog.errors import (
     CatalogError,
@@ -53,7 +52,7 @@ from dataset_catalog.manifest import (
     check_dataset_name,
 )
 from dataset_catalog.progress import LoadProgress, LoadState
-from dataset_catalog.topic_admin import TopicAdmin, TopicDescription
+from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import (
     BrokersUnreachableError,
     Connection,
@@ -73,7 +72,7 @@ from kafka_plugin.errors import (
     sentence,
 )
 from kafka_plugin.load_publish import publish_load
-from kafka_plugin.load_run import LoadIdentity, LoadRun, Progress, topics_of
+from kafka_plugin.load_run import LoadIdentity, LoadRun, Progress
 from kafka_plugin.load_topic import create_load_topic, load_topic_name, sweep_topics, take_snapshot
 from kafka_plugin.load_watch import newest_sign_of_life
 from kafka_plugin.record_stream import RecordLayout, encoded_bytes_per_sample
@@ -88,7 +87,7 @@ from telemetry_collector.config import CollectorConfig
 _log = logging.getLogger(__name__)
 
 _REACH_TIMEOUT_S = 10.0
-_CLAIM_TIMEOUT_S = 60.0
+_CLAIM_RETRIED = (TransactionFailedError, CatalogUnavailableError, BrokersUnreachableError)
 # A load lasts seconds to hours; its own topic's sizes are what it levels by.
 _COLLECTING = CollectorConfig(interval_s=1.0, full_interval_s=10.0)
 _in_this_process: set[tuple[str, str]] = set()
@@ -146,6 +145,8 @@ def load_dataset(
         LoaderFencedError: Another loader has taken over while this one was loading.
         SourceChangedError: The unfinished load of this name was begun with something else.
         LoadInterruptedError: Nothing could be written for `config.stall_timeout_s`; may be gone on with.
+        MarkerRefusedError: Brokers don't allow what it takes to end an earlier transaction.
+        UndecidedTransactionError: Nobody knows how an earlier transaction of this load ended.
         TopicError: The topic can't be made.
         BrokersUnreachableError: No broker answers.
     """
@@ -246,15 +247,19 @@ class _Loader:
         """Take the name, also from brokers that are failing over right now."""
         try:
             for attempt in stamina.retry_context(
-                on=(TransactionFailedError, CatalogUnavailableError, BrokersUnreachableError),
+                on=_CLAIM_RETRIED,
                 attempts=None,
-                timeout=_CLAIM_TIMEOUT_S,
+                timeout=self._config.stall_timeout_s,
             ):
                 with attempt:
-                    return self._claim_once()
+                    try:
+                        return self._claim_once()
+                    except _CLAIM_RETRIED as error:
+                        _log.warning("loading %s can't begin yet: %s", self._choice.name, sentence(error))
+                        raise
         except TransactionFailedError as error:
-            reason = f"the transactional id can't be had: {sentence(error)}"
-            raise LoadInterruptedError(self._choice.name, reason, 0, self._source.num_samples) from error
+            num_samples = self._source.num_samples
+            raise LoadInterruptedError(self._choice.name, sentence(error), None, num_samples) from error
         raise AssertionError("retrying ends with a result or an error")
 
     def _claim_once(self) -> LoadState | None:
@@ -263,18 +268,12 @@ class _Loader:
         last = newest_sign_of_life(self._connection, self._choice.name, self._version)
         if last is not None and not self._choice.take_over:
             self._refuse_if_alive(last)
-        self._writer.open(self._written_by(last), _CLAIM_TIMEOUT_S)
+        self._writer.open(last.topic if last is not None else None, self._config.transaction_timeout_s)
         wait_s = self._config.transaction_timeout_s + 10
         state = self._catalog.load_state(self._choice.name, self._version, wait_s=wait_s)
         if self._version in self._catalog.versions(self._choice.name):  # another one was just finished
             raise DatasetExistsError(self._choice.name, self._version)
         return state
-
-    def _written_by(self, last: LoadProgress | None) -> dict[str, int]:
-        """The topics that the loader before may have written to, and how many partitions they have."""
-        if last is None or self._describe(last.topic) is None:
-            return {LOADS_TOPIC: 1}
-        return topics_of(_identity_of(last))
 
     def _check_same_load(self, state: LoadState) -> None:
         begun = state.last.facts
@@ -282,7 +281,8 @@ class _Loader:
             if begun.get(what) != given:
                 was = str(begun.get(what))
                 raise SourceChangedError(state.id, what, was, str(given), state.last.num_samples)
-        found = self._describe(state.last.topic)
+        with TopicAdmin(self._connection, timeout_s=self._config.topic_timeout_s) as admin:
+            found = admin.describe(state.last.topic)
         if found is None or found.topic_id != state.last.topic_id:
             reason = f"of the unfinished load of {state.id} is gone; drop that load, and load it again."
             raise TopicError(state.last.topic, reason)
@@ -342,13 +342,12 @@ class _Loader:
         samples_per_record = choose_samples_per_record(dataset_bytes, self._source.num_samples, block_bytes)
         snapshot = take_snapshot(collector)
         num_brokers = len(snapshot.brokers) if snapshot is not None else 1
-        num_partitions = self._choice.num_partitions or choose_num_partitions(dataset_bytes, num_brokers)
         topic = load_topic_name(self._choice.name, self._version, load_id)
         topic_id = create_load_topic(
             self._connection,
             topic,
             snapshot=snapshot if self._choice.strategy == "balanced" else None,
-            num_partitions=num_partitions,
+            num_partitions=self._choice.num_partitions or choose_num_partitions(dataset_bytes, num_brokers),
             replication=self._choice.replication,
             expected_bytes=dataset_bytes,
             config=self._config,
@@ -365,7 +364,6 @@ class _Loader:
                 "samples_per_record": samples_per_record,
                 "block_bytes": block_bytes,
                 "strategy": self._choice.strategy,
-                "num_partitions": num_partitions,
             },
         )
 
@@ -389,19 +387,19 @@ class _Loader:
         if is_balanced:
             collector.watch([identity.topic])
             take_snapshot(collector)
+        with TopicAdmin(self._connection, timeout_s=self._config.topic_timeout_s) as admin:
+            described = admin.describe(identity.topic)
+        if described is None:
+            raise TopicError(identity.topic, "is gone; somebody has deleted it.")
         batch_bytes = cast(int, identity.facts["block_bytes"])
         router = Router(router_config.model_copy(update={"batch_bytes": batch_bytes}))
         return TopicRouting(
             identity.topic,
-            cast(int, identity.facts["num_partitions"]),
+            len(described.partitions),
             router=router if is_balanced else None,
             cache=collector.cache,
             batch_bytes=batch_bytes,
         )
-
-    def _describe(self, topic: str) -> TopicDescription | None:
-        with TopicAdmin(self._connection, timeout_s=self._config.topic_timeout_s) as admin:
-            return admin.describe(topic)
 
     def _watch_record(self, partition: int, size_bytes: int, is_stored: bool) -> None:
         if self._routing is None:

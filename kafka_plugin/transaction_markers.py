@@ -4,20 +4,21 @@ A transaction ends when its coordinator decides so; each partition learns of it 
 partition has no leader at that moment (its last broker was just killed), Kafka's coordinator takes it for
 deleted and never sends the marker (Kafka 4.3.1, TransactionMarkerChannelManager). What the transaction wrote
 there is then open for ever, or ends as the next transaction of this producer does, whatever that is. So
-nothing is written after a transaction before each partition was looked at, and where a marker is missing,
-it is written from here. docs/decisions/0034 tells what was seen, tests/fault/test_transaction_markers.py
-does it again.
+after each end, and before a transactional id is taken, the partitions are asked, and where a marker is
+missing, it is written from here. docs/decisions/0034 tells what was seen.
 
-Which marker is right follows from the coordinator: it remembers how the last transaction ended, and as
-nothing was begun after it, that is the one which a partition can have missed.
+Which marker is right, the coordinator knows: it remembers how the last transaction ended, until the id is
+taken anew. So nothing is begun, and no id taken, before all partitions know.
+
+Tested in tests/fault/test_transaction_markers.py.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
 
 import kafka
 import stamina
@@ -25,29 +26,53 @@ from kafka import TopicPartition
 from kafka.admin import ProducerState, TransactionDescription, TransactionState
 from kafka.errors import (
     AuthorizationError,
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
     KafkaError,
+    ProducerFencedError,
     TransactionalIdNotFoundError,
-    UnknownBrokerIdError,
+    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
+from kafka.protocol.producer.transaction import EndTxnRequest, WriteTxnMarkersRequest
 
 from kafka_connection import BrokersUnreachableError, Connection
 from kafka_connection.clients import open_admin
-from kafka_plugin.errors import MarkerRefusedError, TransactionFailedError, sentence
+from kafka_plugin.errors import (
+    MarkerRefusedError,
+    TransactionFailedError,
+    UndecidedTransactionError,
+    sentence,
+)
+
+ALL_PARTITIONS = -1
 
 _log = logging.getLogger(__name__)
-_REQUEST_TIMEOUT_S = 10.0
+_REQUEST_TIMEOUT_S = 5.0
 _POLL_S = 0.005  # markers take 2 to 30 ms
-_ENDING = (
-    TransactionState.PREPARE_COMMIT,
-    TransactionState.PREPARE_ABORT,
-    TransactionState.PREPARE_EPOCH_FENCE,
-)
+_NUM_POLLS = 40
+_END_TXN_VERSION = 4  # from 5 on, ending a transaction also changes the epoch
+_ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+_NO_LEADER = -1
+
+
+class _NoLeaderError(Exception):
+    """Nobody can be asked about a partition for now."""
+
+
+class _OpenTransaction(NamedTuple):
+    """A partition has records of it, and no marker yet."""
+
+    at: TopicPartition
+    leader: int
+    producer: ProducerState
 
 
 class TransactionMarkers:
     """Looks after one transactional id. For one thread; `close` ends what it started.
+
+    Partitions are given as TopicPartition; ALL_PARTITIONS stands for each of the topic.
 
     Args:
         connection: The cluster.
@@ -65,21 +90,83 @@ class TransactionMarkers:
         if admin is not None:
             admin.close()
 
-    def complete(self, num_partitions: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until all partitions know how the last transaction ended; tell those that have missed it.
-
-        A transaction that is still open is left as it is.
+    def complete(
+        self, partitions: Collection[TopicPartition], timeout_s: float, *, is_committed: bool
+    ) -> None:
+        """After the end of one's own transaction: wait until all partitions know of it.
 
         Args:
-            num_partitions: Of each topic that the transaction may have written to.
-            timeout_s: How long that may take, in seconds; a partition without a leader is waited for.
+            partitions: Where it may have written. One without a leader is waited for.
+            timeout_s: How long that may take, in seconds.
+            is_committed: How it was ended.
 
         Raises:
-            TransactionFailedError: Not all of them could be asked, or told, in time.
-            MarkerRefusedError: Brokers don't allow it.
+            TransactionFailedError: Not all of them know by then, or the coordinator knows another end.
+            MarkerRefusedError: Brokers don't let us ask or tell.
         """
-        partitions = [TopicPartition(topic, p) for topic, n in num_partitions.items() for p in range(n)]
-        deadline_s = time.monotonic() + timeout_s
+        expected = (
+            {TransactionState.COMPLETE_COMMIT}
+            if is_committed
+            else {TransactionState.COMPLETE_ABORT, TransactionState.EMPTY}
+        )
+
+        def step(admin: kafka.KafkaAdminClient) -> None:
+            last = self._last(admin)
+            if last is None or last.state not in expected:
+                found = last.state.value if last is not None else "no transaction"
+                self.close()
+                raise TransactionFailedError(f"its end is in doubt: the coordinator knows of {found}")
+            self._tell(admin, _open_transactions(admin, partitions), last, is_committed=is_committed)
+
+        self._retry(step, timeout_s)
+
+    def end_earlier(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
+        """Before the id is taken: end what an earlier holder left, as it was decided, or with an abort.
+
+        Taking the id would abort it as well, but then nobody could say any more which of the two it was.
+
+        Args:
+            partitions: Where the earlier holder may have written; topics that are gone are passed over.
+            timeout_s: How long that may take, in seconds.
+
+        Raises:
+            TransactionFailedError: Not everything is ended by then.
+            MarkerRefusedError: Brokers don't let us ask or tell.
+        """
+
+        def step(admin: kafka.KafkaAdminClient) -> None:
+            while (last := self._last(admin)) is not None and last.state == TransactionState.ONGOING:
+                self._abort(admin, last)
+            if last is not None and last.state != TransactionState.EMPTY:
+                is_committed = last.state == TransactionState.COMPLETE_COMMIT
+                found = _open_transactions(admin, partitions, pass_over_gone=True)
+                self._tell(admin, found, last, is_committed=is_committed)
+
+        self._retry(step, timeout_s)
+
+    def check_none_open(self, topic: str, timeout_s: float) -> None:
+        """After the id was taken: no transaction may be open in a topic where nobody else writes.
+
+        Args:
+            topic: That; one that is gone is passed over.
+            timeout_s: How long the answer may take, in seconds.
+
+        Raises:
+            UndecidedTransactionError: One is, and how it should end is forgotten.
+            TransactionFailedError: Not all partitions could be asked by then.
+            MarkerRefusedError: Brokers don't let us ask.
+        """
+
+        def step(admin: kafka.KafkaAdminClient) -> None:
+            partitions = [TopicPartition(topic, ALL_PARTITIONS)]
+            for found in _open_transactions(admin, partitions, pass_over_gone=True):
+                offset = found.producer.current_transaction_start_offset
+                raise UndecidedTransactionError(topic, found.at.partition, offset)
+
+        self._retry(step, timeout_s)
+
+    def _retry(self, step: Callable[[kafka.KafkaAdminClient], None], timeout_s: float) -> None:
+        """A step, again and again while what is in its way may pass."""
         try:
             for attempt in stamina.retry_context(
                 on=_may_pass,
@@ -90,52 +177,108 @@ class TransactionMarkers:
                 wait_jitter=0,
             ):
                 with attempt:
-                    self._complete_now(partitions, deadline_s)
-        except (AuthorizationError, UnsupportedVersionError) as error:
-            raise MarkerRefusedError(self._transactional_id, type(error).__name__) from error
-        except (KafkaError, BrokersUnreachableError) as error:
-            raise _untold(partitions, _reason(error)) from error
+                    self._try(step)
+        except AuthorizationError as error:
+            raise MarkerRefusedError(
+                self._transactional_id,
+                f"{type(error).__name__}; it takes READ on the topics and, where a broker died while a "
+                "transaction ended, ALTER on the cluster",
+            ) from error
+        except UnsupportedVersionError as error:
+            reason = "they are older than Kafka 3.0, and can't say which transactions are open"
+            raise MarkerRefusedError(self._transactional_id, reason) from error
+        except (KafkaError, BrokersUnreachableError, _NoLeaderError) as error:
+            raise TransactionFailedError(
+                f"not every partition knows how the last transaction ended: {sentence(error)}"
+            ) from error
 
-    def _complete_now(self, partitions: Sequence[TopicPartition], deadline_s: float) -> None:
+    def _try(self, step: Callable[[kafka.KafkaAdminClient], None]) -> None:
         if self._admin is None:
             self._admin = open_admin(self._connection, timeout_s=_REQUEST_TIMEOUT_S)
         try:
-            ended = self._ended(self._admin)
-            while ended is not None and ended.state in _ENDING:
-                if time.monotonic() > deadline_s:
-                    raise _untold(partitions, "its coordinator is still at it.")
-                time.sleep(_POLL_S)
-                ended = self._ended(self._admin)
-            if ended is not None:
-                _tell(self._admin, partitions, ended)
+            step(self._admin)
         except KafkaError:
             self.close()  # it would go on asking a coordinator that is gone
             raise
 
-    def _ended(self, admin: kafka.KafkaAdminClient) -> TransactionDescription | None:
-        """The last transaction, unless it is open, or there never was one."""
-        try:
-            found = admin.describe_transactions([self._transactional_id])[self._transactional_id]
-        except TransactionalIdNotFoundError:
-            return None
-        return None if found.state == TransactionState.ONGOING else found
+    def _last(self, admin: kafka.KafkaAdminClient) -> TransactionDescription | None:
+        """The last transaction, open or ended; None if there never was one.
+
+        Raises:
+            ConcurrentTransactionsError: Its coordinator is still ending it.
+        """
+        for _ in range(_NUM_POLLS):
+            try:
+                found = admin.describe_transactions([self._transactional_id])[self._transactional_id]
+            except TransactionalIdNotFoundError:
+                return None
+            if found.state not in _ENDING:
+                return found
+            time.sleep(_POLL_S)
+        raise ConcurrentTransactionsError("its coordinator is still telling them")
+
+    def _abort(self, admin: kafka.KafkaAdminClient, last: TransactionDescription) -> None:
+        """End an open transaction, unless another end of it is on its way, which is an error that passes."""
+        request = EndTxnRequest(
+            transactional_id=self._transactional_id,
+            producer_id=last.producer_id,
+            producer_epoch=last.producer_epoch,
+            committed=False,
+            max_version=_END_TXN_VERSION,
+        )
+        code = _ask(admin, request, last.coordinator_id).error_code
+        if code:
+            raise kafka.errors.for_code(code)("the open transaction can't be ended now")
+
+    def _tell(
+        self,
+        admin: kafka.KafkaAdminClient,
+        found: Iterator[_OpenTransaction],
+        last: TransactionDescription,
+        *,
+        is_committed: bool,
+    ) -> None:
+        for each in found:
+            if each.producer.producer_id != last.producer_id:
+                continue
+            if self._last(admin) != last:
+                raise ConcurrentTransactionsError("another loader is at work")
+            _write_marker(admin, each, is_committed=is_committed)
 
 
-def _tell(
-    admin: kafka.KafkaAdminClient, partitions: Sequence[TopicPartition], ended: TransactionDescription
-) -> None:
-    is_committed = ended.state == TransactionState.COMPLETE_COMMIT
-    for partition, described in admin.describe_producers(partitions).items():
-        for producer in described.active_producers:
-            is_open = producer.current_transaction_start_offset >= 0
-            if is_open and producer.producer_id == ended.producer_id:
-                _write_marker(admin, partition, producer, is_committed=is_committed)
+def _open_transactions(
+    admin: kafka.KafkaAdminClient, partitions: Collection[TopicPartition], *, pass_over_gone: bool = False
+) -> Iterator[_OpenTransaction]:
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for topic in admin.describe_topics(sorted({at.topic for at in partitions})):
+        error = kafka.errors.for_code(topic["error_code"])
+        if pass_over_gone and error is UnknownTopicOrPartitionError:
+            continue
+        if topic["error_code"]:
+            raise error(f"topic {topic['name']}")
+        for described in topic["partitions"]:
+            at = TopicPartition(topic["name"], described["partition_index"])
+            if at not in partitions and TopicPartition(at.topic, ALL_PARTITIONS) not in partitions:
+                continue
+            if described["leader_id"] == _NO_LEADER:
+                raise _NoLeaderError(
+                    f"partition {at.partition} of topic {at.topic!r} has no leader, its brokers "
+                    f"({', '.join(map(str, described['replica_nodes']))}) are down"
+                )
+            by_leader.setdefault(described["leader_id"], []).append(at)
+    for leader, led in by_leader.items():
+        for at, state in admin.describe_producers(led, broker_id=leader).items():
+            for producer in state.active_producers:
+                if producer.current_transaction_start_offset >= 0:
+                    yield _OpenTransaction(at, leader, producer)
 
 
-def _write_marker(
-    admin: kafka.KafkaAdminClient, at: TopicPartition, producer: ProducerState, *, is_committed: bool
-) -> None:
-    """As `KafkaAdminClient.abort_transaction` does, which knows no commit."""
+def _write_marker(admin: kafka.KafkaAdminClient, found: _OpenTransaction, *, is_committed: bool) -> None:
+    """As `KafkaAdminClient.abort_transaction` does, which knows no commit.
+
+    It carries the epoch that the partition knows: where a newer holder of the id has written, it is refused.
+    """
+    at, producer = found.at, found.producer
     marker = WriteTxnMarkersRequest.WritableTxnMarker
     request = WriteTxnMarkersRequest(
         markers=[
@@ -148,15 +291,10 @@ def _write_marker(
             )
         ]
     )
-
-    async def send() -> Any:
-        (leader,) = await admin._async_get_leader_for_partitions([at])
-        return await admin._manager.send(request, node_id=leader)
-
-    response = admin._manager.run(send)
+    response = _ask(admin, request, found.leader)
     for code in (p.error_code for m in response.markers for t in m.topics for p in t.partitions):
         if code:
-            raise kafka.errors.for_code(code)(f"{at.topic} {at.partition}")
+            raise kafka.errors.for_code(code)(f"partition {at.partition} of topic {at.topic!r}")
     _log.warning(
         "partition %d of topic %s had missed the %s of a transaction (offsets from %d on), and was told",
         at.partition,
@@ -166,20 +304,22 @@ def _write_marker(
     )
 
 
+def _ask(admin: kafka.KafkaAdminClient, request: Any, broker_id: int) -> Any:
+    async def send() -> Any:
+        return await admin._manager.send(request, node_id=broker_id)
+
+    return admin._manager.run(send)
+
+
 def _may_pass(error: Exception) -> bool:
-    # A partition without a leader has broker -1, which kafka-python does not count as passing.
-    passing = (UnknownBrokerIdError, BrokersUnreachableError)
-    return isinstance(error, passing) or (isinstance(error, KafkaError) and error.retriable)
-
-
-def _untold(partitions: Sequence[TopicPartition], reason: str) -> TransactionFailedError:
-    topics = " and ".join(sorted({partition.topic for partition in partitions}))
-    return TransactionFailedError(
-        f"not every partition of {topics} knows how the last transaction ended: {reason}"
+    passing = (
+        BrokersUnreachableError,
+        _NoLeaderError,
+        # Somebody else, be it only the brokers' own timeout, has ended or begun one in between.
+        InvalidTxnStateError,
+        InvalidProducerEpochError,
+        ProducerFencedError,
+        # A broker that is not known yet, as it was just restarted.
+        kafka.errors.UnknownBrokerIdError,
     )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnknownBrokerIdError):
-        return "one has no leader: its brokers are down."
-    return sentence(error)
+    return isinstance(error, passing) or (isinstance(error, KafkaError) and error.retriable)

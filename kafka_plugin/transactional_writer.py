@@ -17,26 +17,28 @@ librdkafka reports that the same way as being fenced.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from kafka import TopicPartition
 
+from dataset_catalog.catalog import LOADS_TOPIC
 from dataset_catalog.encoding import RECORD_HEADER
 from dataset_catalog.manifest import Encoding, Run, runs_of_records
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.errors import LoadError, RecordRefusedError, TransactionFailedError
-from kafka_plugin.transaction_markers import TransactionMarkers
+from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers
 
-LIBRDKAFKA_CHOOSES = -1  # RD_KAFKA_PARTITION_UA
+LIBRDKAFKA_CHOOSES = ALL_PARTITIONS  # RD_KAFKA_PARTITION_UA; it may write to any of them
 _POLL_S = 0.1
 _RATE_WINDOW_S = 3.0
 _FIRST_IN_FLIGHT_BYTES = 16 << 20
 _LEAST_IN_FLIGHT_BYTES = 4 << 20
 _USABLE_FRACTION = 0.7  # of the transaction's timeout
-_MARKERS_S = 10.0  # how long partitions may take to hear of a commit until it is asked what became of it
+_MARKERS_S = 10.0  # how long all partitions may take to hear of a commit; then the id is taken anew
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _REFUSED = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -61,6 +63,7 @@ class _Attempt:
 
     def __init__(self, watcher: RecordWatcher | None) -> None:
         self._watcher = watcher
+        self.partitions: set[TopicPartition] = set()  # where its records may be
         self.offsets: dict[int, list[int]] = {}
         self.num_samples: dict[int, list[int]] = {}
         self.num_waiting = 0
@@ -124,19 +127,18 @@ class TransactionalWriter:
         self._attempt = _Attempt(watcher)
         self._begun_s = 0.0
         self._limit_bytes = min(_FIRST_IN_FLIGHT_BYTES, config.in_flight_bytes)
-        self._num_partitions: Mapping[str, int] = {}
         self._markers = TransactionMarkers(connection, transactional_id)
 
-    def open(self, num_partitions: Mapping[str, int], timeout_s: float) -> None:
+    def open(self, topic: str | None, timeout_s: float) -> None:
         """Take the transactional id: ends what a dead holder left open, and fences one that is alive.
 
         Args:
-            num_partitions: Of each topic that an earlier holder may have written to.
+            topic: Where an earlier holder may have written, beside the topic of loads; nobody else may.
             timeout_s: How long each step may take, in seconds.
 
         Raises:
             TransactionFailedError: The brokers did not answer in time.
-            MarkerRefusedError: See the class.
+            MarkerRefusedError, UndecidedTransactionError: What an earlier holder left can't be ended.
         """
         self.close()
         is_packed = self._encoding == "packed"
@@ -153,10 +155,13 @@ class TransactionalWriter:
             linger_ms=0 if is_packed else 5,
             batch_num_messages=1 if is_packed else 10_000,
         )
-        # First, as taking the id makes the coordinator forget how the last transaction ended.
-        self._markers.complete(num_partitions, timeout_s)
+        written = [TopicPartition(LOADS_TOPIC, ALL_PARTITIONS)]
+        if topic is not None:
+            written.append(TopicPartition(topic, ALL_PARTITIONS))
+        self._markers.end_earlier(written, timeout_s)
         self._retried(self._producer.init_transactions, timeout_s)
-        self._markers.complete(num_partitions, timeout_s)  # of one that was open until now
+        if topic is not None:
+            self._markers.check_none_open(topic, timeout_s)
 
     def close(self) -> None:
         """Give up what is open. The transactional id stays ours until somebody else takes it.
@@ -169,13 +174,8 @@ class TransactionalWriter:
             self._producer = None
         self._markers.close()
 
-    def begin(self, num_partitions: Mapping[str, int]) -> None:
-        """Start a transaction.
-
-        Args:
-            num_partitions: Of each topic that it may write to.
-        """
-        self._num_partitions = num_partitions
+    def begin(self) -> None:
+        """Start a transaction."""
         self._attempt = _Attempt(self._watcher)
         self._begun_s = time.monotonic()
         try:
@@ -229,6 +229,7 @@ class TransactionalWriter:
                 self._poll(_POLL_S)
             except KafkaException as error:
                 raise _translated(error, topic) from error
+        attempt.partitions.add(TopicPartition(topic, partition))
         attempt.num_waiting += 1
         attempt.waiting_bytes += size_bytes
         self._poll(0)
@@ -259,7 +260,7 @@ class TransactionalWriter:
         self.settle()
         left_s = self._config.transaction_timeout_s * _USABLE_FRACTION - self.age_s
         self._retried(self._open_producer().commit_transaction, max(1.0, left_s))
-        self._markers.complete(self._num_partitions, _MARKERS_S)
+        self._markers.complete(self._attempt.partitions, _MARKERS_S, is_committed=True)
         pace = num_bytes / max(0.01, self.age_s)
         wanted = int(pace * _RATE_WINDOW_S)
         self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, min(self._config.in_flight_bytes, wanted))
@@ -273,7 +274,8 @@ class TransactionalWriter:
         """
         self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, self._limit_bytes // 2)
         self._retried(self._open_producer().abort_transaction, timeout_s)
-        self._markers.complete(self._num_partitions, timeout_s)
+        if self._attempt.partitions:
+            self._markers.complete(self._attempt.partitions, timeout_s, is_committed=False)
 
     def _open_producer(self) -> Producer:
         assert self._producer is not None, "open() comes first"

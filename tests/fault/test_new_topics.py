@@ -89,13 +89,13 @@ def test_a_transaction_with_a_lost_record_is_done_again(connection: Connection) 
     # Nobody waits for leaders here, so records do get lost: in about every second transaction.
     stem = f"fresh-{uuid.uuid4().hex[:8]}"
     writer = TransactionalWriter(connection, stem, "packed", LoaderConfig())
-    writer.open({}, 60)
+    writer.open(None, 60)
     num_failed = 0
     with open_admin(connection) as admin:
         for topic in (f"{stem}-{number}" for number in range(NUM_GUARDED_TOPICS)):
             admin.create_topics({topic: {"num_partitions": NUM_PARTITIONS, "replication_factor": 1}})
             while True:
-                writer.begin({topic: NUM_PARTITIONS})
+                writer.begin()
                 try:
                     for number in range(RECORDS_PER_TOPIC):
                         writer.write(topic, b"x" * 1000, partition=number % NUM_PARTITIONS, num_samples=1)
@@ -107,7 +107,7 @@ def test_a_transaction_with_a_lost_record_is_done_again(connection: Connection) 
                     try:
                         writer.abort(30)
                     except TransactionFailedError:  # the client has lost count of its own sequence numbers
-                        writer.open({}, 60)
+                        writer.open(None, 60)
             listed = {
                 (partition, offset)
                 for partition, found in runs.items()

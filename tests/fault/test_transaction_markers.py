@@ -6,21 +6,22 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec, TransactionState
-from kafka.errors import KafkaError
+from kafka.errors import ConcurrentTransactionsError, KafkaError
 
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from kafka_connection.clients import confluent_producer, open_admin
 from kafka_plugin import transactional_writer
 from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import TransactionFailedError
+from kafka_plugin.errors import TransactionFailedError, UndecidedTransactionError
+from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers, _open_transactions
 from kafka_plugin.transactional_writer import TransactionalWriter
 
 SETTLED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT, TransactionState.EMPTY)
@@ -36,11 +37,11 @@ class Place:
     topic: str
     doomed_broker: int
 
-    def writer(self) -> TransactionalWriter:
-        writer = TransactionalWriter(
-            self.cluster.connection, self.transactional_id, "packed", LoaderConfig(transaction_timeout_s=30)
-        )
-        writer.open({self.topic: NUM_PARTITIONS}, 60)
+    def writer(self, *, is_open: bool = True) -> TransactionalWriter:
+        config = LoaderConfig(transaction_timeout_s=30)
+        writer = TransactionalWriter(self.cluster.connection, self.transactional_id, "packed", config)
+        if is_open:
+            writer.open(self.topic, 60)
         return writer
 
     def producer(self) -> Producer:
@@ -56,6 +57,9 @@ class Place:
     def kill(self) -> None:
         """Kill the broker, and return when its partition has no leader."""
         self.cluster.kill_broker(self.doomed_broker)
+        self.wait_until_missed()
+
+    def wait_until_missed(self) -> None:
         with open_admin(self.cluster.connection) as admin:
             wait_until(lambda: admin.describe_topics([self.topic])[0]["partitions"][0]["leader_id"] == -1)
 
@@ -98,9 +102,9 @@ def wait_until(happened: Callable[[], bool]) -> None:
     pytest.fail("it never happened")
 
 
-def write(writer: TransactionalWriter, topic: str, value: bytes) -> None:
-    writer.begin({topic: NUM_PARTITIONS})
-    for partition in range(NUM_PARTITIONS):
+def write(writer: TransactionalWriter, topic: str, value: bytes, *, first_partition: int = 0) -> None:
+    writer.begin()
+    for partition in range(first_partition, NUM_PARTITIONS):
         writer.write(topic, value, partition=partition, num_samples=1)
     writer.settle()
 
@@ -124,35 +128,56 @@ def place(cluster: LocalCluster) -> Place:
 
 
 def test_a_commit_is_known_where_no_leader_was(place: Place) -> None:
-    writer = place.writer()
-    write(writer, place.topic, b"once")
-    place.kill()
-    with pytest.raises(TransactionFailedError, match="one has no leader"):
-        writer.commit(num_bytes=0)
-    place.restart()
-    writer.open({place.topic: NUM_PARTITIONS}, 60)
-    assert place.committed() == [b"once"] * NUM_PARTITIONS
+    with closing(place.writer()) as writer:
+        write(writer, place.topic, b"once")
+        place.kill()
+        with pytest.raises(TransactionFailedError, match=r"partition 0 of topic .* has no leader"):
+            writer.commit(num_bytes=0)
+        place.restart()
+        writer.open(place.topic, 60)
+        assert place.committed() == [b"once"] * NUM_PARTITIONS
 
-    write(writer, place.topic, b"never")  # nor is it undone by what comes after it
-    writer.abort(60)
-    assert place.committed() == [b"once"] * NUM_PARTITIONS
-    writer.close()
+        write(writer, place.topic, b"never")  # nor is it undone by what comes after it
+        writer.abort(60)
+        assert place.committed() == [b"once"] * NUM_PARTITIONS
 
 
 def test_an_abort_is_known_where_no_leader_was(place: Place) -> None:
-    writer = place.writer()
-    write(writer, place.topic, b"never")
-    place.kill()
-    with pytest.raises(TransactionFailedError, match="one has no leader"):
-        writer.abort(2)
-    place.restart()
-    writer.open({place.topic: NUM_PARTITIONS}, 60)
-    assert place.committed() == []
+    with closing(place.writer()) as writer:
+        write(writer, place.topic, b"never")
+        place.kill()
+        with pytest.raises(TransactionFailedError, match=r"partition 0 of topic .* has no leader"):
+            writer.abort(2)
+        place.restart()
+        writer.open(place.topic, 60)
+        assert place.committed() == []
 
-    write(writer, place.topic, b"once")
-    writer.commit(num_bytes=0)
-    assert place.committed() == [b"once"] * NUM_PARTITIONS
-    writer.close()
+        write(writer, place.topic, b"once")
+        writer.commit(num_bytes=0)
+        assert place.committed() == [b"once"] * NUM_PARTITIONS
+
+
+def test_a_commit_waits_for_a_broker_that_comes_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactional_writer, "_MARKERS_S", 60.0)
+    with closing(place.writer()) as writer:
+        write(writer, place.topic, b"once")
+        place.kill()
+        with ThreadPoolExecutor() as threads:
+            commit = threads.submit(writer.commit, num_bytes=0)
+            place.restart()
+            commit.result()
+        assert place.committed() == [b"once"] * NUM_PARTITIONS
+
+
+def test_a_commit_waits_for_no_partition_that_it_did_not_write_to(place: Place) -> None:
+    with closing(place.writer()) as writer:
+        place.kill()
+        write(writer, place.topic, b"once", first_partition=1)
+        writer.commit(num_bytes=0)
+        write(writer, place.topic, b"never", first_partition=1)
+        writer.abort(60)
+        place.restart()
+        assert place.committed() == [b"once"]
 
 
 def test_the_commit_of_a_loader_that_died_is_known_where_no_leader_was(place: Place) -> None:
@@ -160,33 +185,66 @@ def test_the_commit_of_a_loader_that_died_is_known_where_no_leader_was(place: Pl
     place.kill()
     producer.commit_transaction(60)
     place.restart()
-    writer = place.writer()
-    assert place.committed() == [b"by the dead"] * NUM_PARTITIONS
-    writer.close()
+    with closing(place.writer()):
+        assert place.committed() == [b"by the dead"] * NUM_PARTITIONS
 
 
 def test_what_a_loader_that_died_left_open_is_aborted_where_no_leader_was(place: Place) -> None:
     place.producer()
     place.kill()
-    writer = TransactionalWriter(place.cluster.connection, place.transactional_id, "packed", LoaderConfig())
-    with pytest.raises(TransactionFailedError, match="one has no leader"):
-        writer.open({place.topic: NUM_PARTITIONS}, 2)
-    place.restart()
-    writer.open({place.topic: NUM_PARTITIONS}, 60)
-    write(writer, place.topic, b"once")
-    writer.commit(num_bytes=0)
-    assert place.committed() == [b"once"] * NUM_PARTITIONS
-    writer.close()
-
-
-def test_a_commit_waits_for_a_broker_that_comes_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactional_writer, "_MARKERS_S", 60.0)
-    writer = place.writer()
-    write(writer, place.topic, b"once")
-    place.kill()
-    with ThreadPoolExecutor() as threads:
-        commit = threads.submit(writer.commit, num_bytes=0)
+    with closing(place.writer(is_open=False)) as writer:
+        with pytest.raises(TransactionFailedError, match=r"partition 0 of topic .* has no leader"):
+            writer.open(place.topic, 2)
         place.restart()
-        commit.result()
-    assert place.committed() == [b"once"] * NUM_PARTITIONS
-    writer.close()
+        writer.open(place.topic, 60)
+        write(writer, place.topic, b"once")
+        writer.commit(num_bytes=0)
+        assert place.committed() == [b"once"] * NUM_PARTITIONS
+
+
+def test_a_commit_under_way_is_not_taken_for_an_abort(place: Place) -> None:
+    """The coordinator can't write it down before the dead broker is missed, and calls it open until then."""
+    producer = place.producer()
+    place.cluster.kill_broker(place.doomed_broker)
+    with ThreadPoolExecutor() as threads, closing(place.writer(is_open=False)) as writer:
+        with pytest.raises(KafkaException):
+            producer.commit_transaction(0.3)
+        del producer  # nobody hears what became of it
+        opened = threads.submit(writer.open, place.topic, 60)
+        place.wait_until_missed()
+        place.restart()
+        opened.result()
+        assert place.committed() == [b"by the dead"] * NUM_PARTITIONS
+
+
+def test_a_loader_that_was_asleep_ends_nothing_of_its_successor(place: Place) -> None:
+    markers = TransactionMarkers(place.cluster.connection, place.transactional_id)
+    with closing(place.writer()) as sleeper, closing(markers), open_admin(place.cluster.connection) as admin:
+        write(sleeper, place.topic, b"never")
+        sleeper.abort(60)
+        known = markers._last(admin)
+        assert known is not None
+        with closing(place.writer()) as successor:
+            write(successor, place.topic, b"once")
+            found = _open_transactions(admin, [TopicPartition(place.topic, ALL_PARTITIONS)])
+            with pytest.raises(ConcurrentTransactionsError):
+                markers._tell(admin, found, known, is_committed=False)
+            successor.commit(num_bytes=0)
+        assert place.committed() == [b"once"] * NUM_PARTITIONS
+
+
+def test_a_transaction_of_which_nobody_knows_the_end_stops_the_load(place: Place) -> None:
+    stranger = confluent_producer(
+        place.cluster.connection, transactional_id=f"other-{place.transactional_id}"
+    )
+    stranger.init_transactions(60)
+    stranger.begin_transaction()
+    stranger.produce(place.topic, b"?", partition=1)
+    assert stranger.flush(60) == 0
+    words = r"Partition 1 of topic .* offset 0"
+    with (
+        closing(place.writer(is_open=False)) as writer,
+        pytest.raises(UndecidedTransactionError, match=words),
+    ):
+        writer.open(place.topic, 60)
+    stranger.abort_transaction(60)

@@ -127,6 +127,7 @@ def test_progress_behind_a_dead_loaders_transaction_is_waited_for(
         with pytest.raises(OpenTransactionError, match=r"hides offsets \d+ to \d+") as caught:
             catalog.load_state(topic_name, 1, wait_s=0.3)
         assert caught.value.last_stable_offset < caught.value.log_end_offset
+        assert f"dead-{topic_name}" in caught.value.transactional_ids
         ends = threading.Timer(0.5, dead.abort_transaction, [30])
         ends.start()
         state = catalog.load_state(topic_name, 1, wait_s=30)

@@ -16,7 +16,7 @@ EVERY = [
     errors.LoadInProgressError("cola@1", "host", 17, 3.4),
     errors.UnsupportedTypeError("column", "union", "no unions"),
     errors.UndecodableValueError("bad magic", 12),
-    errors.OpenTransactionError("evenload.loads", 5, 9, 60.2),
+    errors.OpenTransactionError("evenload.loads", 5, 9, 60.2, ("evenload.load.cola",)),
     errors.CatalogUnavailableError("reading topic 'x'", "no answer"),
 ]
 

@@ -40,10 +40,10 @@ class Brokers:
 
     # -- as TransactionalWriter ---------------------------------------------------------------------------
 
-    def open(self, num_partitions: Mapping[str, int], timeout_s: float) -> None:  # noqa: ARG002
+    def open(self, topic: str | None, timeout_s: float) -> None:  # noqa: ARG002
         self._open = []
 
-    def begin(self, num_partitions: Mapping[str, int]) -> None:  # noqa: ARG002
+    def begin(self) -> None:
         self._open, self._sent = [], []
 
     def write(
@@ -117,7 +117,7 @@ def make_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 topic="t",
                 topic_id="i",
                 source_fingerprint="f",
-                facts={"num_partitions": 1},
+                facts={},
             ),
             source=open_source({"n": np.arange(20)}),
             layout=layout,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 from kafka.errors import ClusterAuthorizationFailedError, CoordinatorNotAvailableError, KafkaError
 
 from kafka_connection import Connection
@@ -31,7 +32,11 @@ class Admin:
     ("error", "translated", "words"),
     [
         (ClusterAuthorizationFailedError(), MarkerRefusedError, r"ALTER on the cluster.*the same command"),
-        (CoordinatorNotAvailableError("not now"), TransactionFailedError, r"partition of t knows .*not now"),
+        (
+            CoordinatorNotAvailableError("not now"),
+            TransactionFailedError,
+            r"not every .*not now",
+        ),
     ],
 )
 def test_what_brokers_refuse_becomes_a_sentence(
@@ -41,5 +46,5 @@ def test_what_brokers_refuse_becomes_a_sentence(
     monkeypatch.setattr(transaction_markers, "open_admin", lambda *_, **__: admin)
     markers = TransactionMarkers(Connection(bootstrap_servers="nowhere:1"), "evenload.load.n")
     with pytest.raises(translated, match=words):
-        markers.complete({"t": 3}, 0.1)
+        markers.complete([TopicPartition("t", 0)], 0.1, is_committed=True)
     assert admin.is_closed
