@@ -244,7 +244,7 @@ class OpenTransactionError(CatalogError):
         return (
             f"an unfinished transaction of {whose} hides offsets {self.last_stable_offset} to "
             f"{self.log_end_offset - 1} of topic {self.topic!r}, even after {self.waited_s:.0f} s; brokers "
-            "end it after its transaction.timeout.ms, and whoever goes on with the load evenload.load.NAME does"
+            "end it after its transaction.timeout.ms, and loading NAME again ends one of evenload.load.NAME"
         )
 
 

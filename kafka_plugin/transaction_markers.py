@@ -28,14 +28,13 @@ from kafka.errors import (
     AuthorizationError,
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
-    InvalidTxnStateError,
     KafkaError,
     ProducerFencedError,
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from kafka.protocol.producer.transaction import EndTxnRequest, WriteTxnMarkersRequest
+from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
 from kafka_connection import BrokersUnreachableError, Connection
 from kafka_connection.clients import open_admin
@@ -52,7 +51,8 @@ _log = logging.getLogger(__name__)
 _REQUEST_TIMEOUT_S = 5.0
 _POLL_S = 0.005  # markers take 2 to 30 ms
 _NUM_POLLS = 40
-_END_TXN_VERSION = 4  # from 5 on, ending a transaction also changes the epoch
+_EPOCH_OF_NOBODY = 2**15 - 1  # brokers begin a new producer id before that
+_FENCED = (ConcurrentTransactionsError, InvalidProducerEpochError, ProducerFencedError)
 _ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _NO_LEADER = -1
 
@@ -113,10 +113,9 @@ class TransactionMarkers:
         def step(admin: kafka.KafkaAdminClient) -> None:
             last = self._last(admin)
             if last is None or last.state not in expected:
-                found = last.state.value if last is not None else "no transaction"
-                self.close()
-                raise TransactionFailedError(f"its end is in doubt: the coordinator knows of {found}")
-            self._tell(admin, _open_transactions(admin, partitions), last, is_committed=is_committed)
+                known = last.state.value if last is not None else "no transaction"
+                raise TransactionFailedError(f"it is in doubt how it ended: the coordinator says {known}")
+            self._tell(admin, _open_transactions(admin, partitions), last)
 
         self._retry(step, timeout_s)
 
@@ -136,11 +135,9 @@ class TransactionMarkers:
 
         def step(admin: kafka.KafkaAdminClient) -> None:
             while (last := self._last(admin)) is not None and last.state == TransactionState.ONGOING:
-                self._abort(admin, last)
+                self._fence(admin, last)
             if last is not None and last.state != TransactionState.EMPTY:
-                is_committed = last.state == TransactionState.COMPLETE_COMMIT
-                found = _open_transactions(admin, partitions, pass_over_gone=True)
-                self._tell(admin, found, last, is_committed=is_committed)
+                self._tell(admin, _open_transactions(admin, partitions, pass_over_gone=True), last)
 
         self._retry(step, timeout_s)
 
@@ -197,8 +194,8 @@ class TransactionMarkers:
             self._admin = open_admin(self._connection, timeout_s=_REQUEST_TIMEOUT_S)
         try:
             step(self._admin)
-        except KafkaError:
-            self.close()  # it would go on asking a coordinator that is gone
+        except (KafkaError, TransactionFailedError):
+            self.close()  # it would go on asking a coordinator that is gone, or is another by now
             raise
 
     def _last(self, admin: kafka.KafkaAdminClient) -> TransactionDescription | None:
@@ -217,33 +214,37 @@ class TransactionMarkers:
             time.sleep(_POLL_S)
         raise ConcurrentTransactionsError("its coordinator is still telling them")
 
-    def _abort(self, admin: kafka.KafkaAdminClient, last: TransactionDescription) -> None:
-        """End an open transaction, unless another end of it is on its way, which is an error that passes."""
-        request = EndTxnRequest(
+    def _fence(self, admin: kafka.KafkaAdminClient, last: TransactionDescription) -> None:
+        """Have an open transaction aborted, and its producer refused, unless its end is on its way.
+
+        Who asks for the id with an epoch that nobody has does not get it, so that how the transaction ended
+        stays known; an open one is aborted all the same.
+        """
+        request = InitProducerIdRequest(
             transactional_id=self._transactional_id,
+            transaction_timeout_ms=last.transaction_timeout_ms,
             producer_id=last.producer_id,
-            producer_epoch=last.producer_epoch,
-            committed=False,
-            max_version=_END_TXN_VERSION,
+            producer_epoch=_EPOCH_OF_NOBODY,
+            min_version=3,
+            max_version=4,
         )
-        code = _ask(admin, request, last.coordinator_id).error_code
-        if code:
-            raise kafka.errors.for_code(code)("the open transaction can't be ended now")
+        error = kafka.errors.for_code(_ask(admin, request, last.coordinator_id).error_code)
+        if error not in _FENCED:
+            raise error("the open transaction can't be ended now")
 
     def _tell(
         self,
         admin: kafka.KafkaAdminClient,
         found: Iterator[_OpenTransaction],
         last: TransactionDescription,
-        *,
-        is_committed: bool,
     ) -> None:
+        """Write the markers that are missing of the last transaction, which has ended."""
         for each in found:
             if each.producer.producer_id != last.producer_id:
                 continue
             if self._last(admin) != last:
                 raise ConcurrentTransactionsError("another loader is at work")
-            _write_marker(admin, each, is_committed=is_committed)
+            _write_marker(admin, each, is_committed=last.state == TransactionState.COMPLETE_COMMIT)
 
 
 def _open_transactions(
@@ -315,10 +316,7 @@ def _may_pass(error: Exception) -> bool:
     passing = (
         BrokersUnreachableError,
         _NoLeaderError,
-        # Somebody else, be it only the brokers' own timeout, has ended or begun one in between.
-        InvalidTxnStateError,
-        InvalidProducerEpochError,
-        ProducerFencedError,
+        InvalidProducerEpochError,  # another loader has written to the partition in between
         # A broker that is not known yet, as it was just restarted.
         kafka.errors.UnknownBrokerIdError,
     )

@@ -228,7 +228,7 @@ def test_a_loader_that_was_asleep_ends_nothing_of_its_successor(place: Place) ->
             write(successor, place.topic, b"once")
             found = _open_transactions(admin, [TopicPartition(place.topic, ALL_PARTITIONS)])
             with pytest.raises(ConcurrentTransactionsError):
-                markers._tell(admin, found, known, is_committed=False)
+                markers._tell(admin, found, known)
             successor.commit(num_bytes=0)
         assert place.committed() == [b"once"] * NUM_PARTITIONS
 
