@@ -255,7 +255,8 @@ class _Loader:
                     try:
                         return self._claim_once()
                     except _CLAIM_RETRIED as error:
-                        _log.warning("loading %s can't begin yet: %s", self._choice.name, sentence(error))
+                        say = _log.warning if attempt.num > 1 else _log.info
+                        say("loading %s can't begin yet: %s", self._choice.name, sentence(error))
                         raise
         except TransactionFailedError as error:
             num_samples = self._source.num_samples
