@@ -26,7 +26,7 @@ from kafka.errors import (
 
 from dataset_catalog.errors import CatalogUnavailableError
 from kafka_connection import Connection
-from kafka_connection.clients import open_admin
+from kafka_connection.clients import may_pass, open_admin
 
 OffsetKind = Literal["log start", "last stable", "log end"]
 _POLL_S = 0.05
@@ -156,9 +156,7 @@ class TopicAdmin:
             except (TopicAlreadyExistsError, UnknownTopicIdError):
                 raise
             except KafkaError as error:
-                # A partition without a leader has broker -1, which kafka-python does not count as passing.
-                may_pass = error.retriable or isinstance(error, UnknownBrokerIdError)
-                if not may_pass or time.monotonic() > deadline_s:
+                if not may_pass(error) or time.monotonic() > deadline_s:
                     raise CatalogUnavailableError(doing, _reason(error)) from error
             time.sleep(_POLL_S)
 

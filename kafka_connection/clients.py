@@ -14,7 +14,7 @@ from typing import Any
 
 import kafka
 from confluent_kafka import Consumer, Producer
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaError, KafkaTimeoutError, UnknownBrokerIdError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 
@@ -85,6 +85,12 @@ def open_admin(
             client.close()
             client._manager._net.stop()
         raise BrokersUnreachableError(connection.bootstrap_servers, _why(error, connection)) from error
+
+
+def may_pass(error: KafkaError) -> bool:
+    """Whether what kafka-python says may be over when it is asked again."""
+    # A partition without a leader has broker -1, which kafka-python does not count as passing.
+    return error.retriable or isinstance(error, UnknownBrokerIdError)
 
 
 def confluent_producer(connection: Connection, **overrides: Any) -> Producer:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import kafka
 import stamina
@@ -37,7 +37,7 @@ from kafka.errors import (
 from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
 from kafka_connection import BrokersUnreachableError, Connection
-from kafka_connection.clients import open_admin
+from kafka_connection.clients import may_pass, open_admin
 from kafka_plugin.errors import (
     MarkerRefusedError,
     TransactionFailedError,
@@ -52,7 +52,6 @@ _REQUEST_TIMEOUT_S = 5.0
 _POLL_S = 0.005  # markers take 2 to 30 ms
 _NUM_POLLS = 40
 _EPOCH_OF_NOBODY = 2**15 - 1  # brokers begin a new producer id before that
-_FENCED = (ConcurrentTransactionsError, InvalidProducerEpochError, ProducerFencedError)
 _ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _NO_LEADER = -1
 
@@ -134,7 +133,8 @@ class TransactionMarkers:
         """
 
         def step(admin: kafka.KafkaAdminClient) -> None:
-            while (last := self._last(admin)) is not None and last.state == TransactionState.ONGOING:
+            last = self._last(admin)
+            if last is not None and last.state == TransactionState.ONGOING:
                 self._fence(admin, last)
             if last is not None and last.state != TransactionState.EMPTY:
                 self._tell(admin, _open_transactions(admin, partitions, pass_over_gone=True), last)
@@ -214,11 +214,14 @@ class TransactionMarkers:
             time.sleep(_POLL_S)
         raise ConcurrentTransactionsError("its coordinator is still telling them")
 
-    def _fence(self, admin: kafka.KafkaAdminClient, last: TransactionDescription) -> None:
+    def _fence(self, admin: kafka.KafkaAdminClient, last: TransactionDescription) -> NoReturn:
         """Have an open transaction aborted, and its producer refused, unless its end is on its way.
 
         Who asks for the id with an epoch that nobody has does not get it, so that how the transaction ended
         stays known; an open one is aborted all the same.
+
+        Raises:
+            ConcurrentTransactionsError, ProducerFencedError: As it should be; ask again how it ended.
         """
         request = InitProducerIdRequest(
             transactional_id=self._transactional_id,
@@ -229,8 +232,7 @@ class TransactionMarkers:
             max_version=4,
         )
         error = kafka.errors.for_code(_ask(admin, request, last.coordinator_id).error_code)
-        if error not in _FENCED:
-            raise error("the open transaction can't be ended now")
+        raise error("an open transaction is being ended")
 
     def _tell(
         self,
@@ -313,11 +315,6 @@ def _ask(admin: kafka.KafkaAdminClient, request: Any, broker_id: int) -> Any:
 
 
 def _may_pass(error: Exception) -> bool:
-    passing = (
-        BrokersUnreachableError,
-        _NoLeaderError,
-        InvalidProducerEpochError,  # another loader has written to the partition in between
-        # A broker that is not known yet, as it was just restarted.
-        kafka.errors.UnknownBrokerIdError,
-    )
-    return isinstance(error, passing) or (isinstance(error, KafkaError) and error.retriable)
+    # The last two: what is answered to a marker of an older epoch, and by a coordinator to `_fence`.
+    passing = (BrokersUnreachableError, _NoLeaderError, InvalidProducerEpochError, ProducerFencedError)
+    return isinstance(error, passing) or (isinstance(error, KafkaError) and may_pass(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,18 +16,9 @@ from kafka_connection.clients import open_admin
 from kafka_plugin.loader import load_dataset
 
 
-def _wait_until_leaderless(cluster: LocalCluster, topic: str) -> None:
-    deadline_s = time.monotonic() + 60
-    with open_admin(cluster.connection) as admin:
-        while time.monotonic() < deadline_s:
-            (described,) = admin.describe_topics([topic])
-            if any(partition["leader_id"] == -1 for partition in described["partitions"]):
-                return
-            time.sleep(0.1)
-    pytest.fail("the dead broker's partition never lost its leader")
-
-
-def test_opening_waits_for_a_leader(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_opening_waits_for_a_leader(
+    make_cluster: Callable[..., LocalCluster], wait_until: Callable[[Callable[[], bool]], None]
+) -> None:
     cluster = make_cluster(num_brokers=3)
     load_dataset({"x": list(range(5000))}, "flowers", connection=cluster.connection, partitions=3)
 
@@ -40,7 +30,12 @@ def test_opening_waits_for_a_leader(make_cluster: Callable[..., LocalCluster]) -
 
     manifest = opened()
     cluster.kill_broker(3)
-    _wait_until_leaderless(cluster, manifest.topic)
+    with open_admin(cluster.connection) as asked:
+        wait_until(
+            lambda: any(
+                p["leader_id"] == -1 for p in asked.describe_topics([manifest.topic])[0]["partitions"]
+            )
+        )
     with (
         TopicAdmin(cluster.connection, timeout_s=1) as admin,
         pytest.raises(CatalogUnavailableError, match="a partition has no leader: its brokers are down"),

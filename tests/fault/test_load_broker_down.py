@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
-from kafka.errors import KafkaError
 
 from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC
 from dataset_catalog.verify import verify
@@ -19,21 +17,11 @@ from kafka_plugin.loader import load_dataset
 from kafka_plugin.topics import create_topic, default_replication
 
 
-def _wait_until_fenced(cluster: LocalCluster) -> None:
-    deadline_s = time.monotonic() + 30
-    with open_admin(cluster.connection) as admin:
-        while time.monotonic() < deadline_s:
-            with suppress(KafkaError):  # some questions still go to the dead broker
-                if any(broker["is_fenced"] for broker in admin.describe_cluster()["brokers"]):
-                    return
-            time.sleep(0.1)
-    pytest.fail("the dead broker was never missed")
-
-
 def test_a_dataset_is_loaded_while_the_first_broker_is_down(
     make_cluster: Callable[..., LocalCluster],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    wait_until: Callable[[Callable[[], bool]], None],
 ) -> None:
     monkeypatch.setattr(load_topic, "_SNAPSHOT_TIMEOUT_S", 2.0)
     cluster = make_cluster(num_brokers=3, broker_properties={"default.replication.factor": "2"})
@@ -49,7 +37,8 @@ def test_a_dataset_is_loaded_while_the_first_broker_is_down(
     )
     cluster.kill_broker(1)
     assert default_replication(cluster.connection, "any", timeout_s=20) == 2  # also before it is missed
-    _wait_until_fenced(cluster)
+    with open_admin(cluster.connection) as admin:
+        wait_until(lambda: any(broker["is_fenced"] for broker in admin.describe_cluster()["brokers"]))
     begun_s = time.monotonic()
     assert default_replication(cluster.connection, "any", timeout_s=10) == 2
     assert time.monotonic() - begun_s < 5

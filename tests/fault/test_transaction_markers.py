@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import OffsetSpec, TransactionState
-from kafka.errors import ConcurrentTransactionsError, KafkaError
+from kafka.admin import TransactionState
+from kafka.errors import ConcurrentTransactionsError
 
 from dataset_catalog.committed_reader import OffsetRange, read_committed
+from dataset_catalog.topic_admin import TopicAdmin
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from kafka_connection.clients import confluent_producer, open_admin
 from kafka_plugin import transactional_writer
@@ -36,6 +36,7 @@ class Place:
     transactional_id: str
     topic: str
     doomed_broker: int
+    wait_until: Callable[[Callable[[], bool]], None]
 
     def writer(self, *, is_open: bool = True) -> TransactionalWriter:
         config = LoaderConfig(transaction_timeout_s=30)
@@ -61,12 +62,14 @@ class Place:
 
     def wait_until_missed(self) -> None:
         with open_admin(self.cluster.connection) as admin:
-            wait_until(lambda: admin.describe_topics([self.topic])[0]["partitions"][0]["leader_id"] == -1)
+            self.wait_until(
+                lambda: admin.describe_topics([self.topic])[0]["partitions"][0]["leader_id"] == -1
+            )
 
     def restart(self) -> None:
         """Have the broker back, once the coordinator believes that all is told."""
         with open_admin(self.cluster.connection) as admin:
-            wait_until(lambda: self._state(admin) in SETTLED)
+            self.wait_until(lambda: self._state(admin) in SETTLED)
         self.cluster.restart_broker(self.doomed_broker)
         self.cluster.wait_until_ready(60)
 
@@ -75,31 +78,12 @@ class Place:
 
     def committed(self) -> list[bytes]:
         """What each partition has; nothing may be hidden behind an open transaction."""
-        asked = {
-            TopicPartition(self.topic, partition): OffsetSpec.LATEST for partition in range(NUM_PARTITIONS)
-        }
-        with open_admin(self.cluster.connection) as admin:
-            ends, stable = (
-                {
-                    at.partition: found.offset
-                    for at, found in admin.list_partition_offsets(asked, **how).items()
-                }
-                for how in ({}, {"isolation_level": "read_committed"})
-            )
-        assert stable == ends
+        with TopicAdmin(self.cluster.connection, timeout_s=30) as admin:
+            ends = admin.offsets(self.topic, range(NUM_PARTITIONS), "log end")
+            assert admin.offsets(self.topic, range(NUM_PARTITIONS), "last stable") == ends
         ranges = {partition: OffsetRange(0, end) for partition, end in ends.items()}
         found = read_committed(self.cluster.connection, self.topic, ranges, timeout_s=20)
         return sorted(message.value() or b"" for message in found)
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while time.monotonic() < deadline_s:
-        with suppress(KafkaError):  # some questions still go to the dead broker
-            if happened():
-                return
-        time.sleep(0.05)
-    pytest.fail("it never happened")
 
 
 def write(writer: TransactionalWriter, topic: str, value: bytes, *, first_partition: int = 0) -> None:
@@ -116,7 +100,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def place(cluster: LocalCluster) -> Place:
+def place(cluster: LocalCluster, wait_until: Callable[[Callable[[], bool]], None]) -> Place:
     transactional_id = f"loader-{uuid.uuid4().hex[:8]}"
     confluent_producer(cluster.connection, transactional_id=transactional_id).init_transactions(60)
     with open_admin(cluster.connection) as admin:
@@ -124,7 +108,7 @@ def place(cluster: LocalCluster) -> Place:
         doomed, safe = sorted({1, 2, 3} - {coordinator})
         topic = f"topic-{transactional_id}"
         admin.create_topics({topic: {"assignments": {0: [doomed], 1: [safe]}}})
-    return Place(cluster, transactional_id, topic, doomed)
+    return Place(cluster, transactional_id, topic, doomed, wait_until)
 
 
 def test_a_commit_is_known_where_no_leader_was(place: Place) -> None:
