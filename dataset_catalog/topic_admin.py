@@ -26,7 +26,7 @@ from kafka.errors import (
 
 from dataset_catalog.errors import CatalogUnavailableError
 from kafka_connection import Connection
-from kafka_connection.clients import may_pass, open_admin
+from kafka_connection.clients import describe_brokers, may_pass, open_admin
 
 OffsetKind = Literal["log start", "last stable", "log end"]
 _POLL_S = 0.05
@@ -68,8 +68,7 @@ class TopicAdmin:
 
         As many copies a new topic can have: one placed on a broker that is down catches up later.
         """
-        found = self._ask("asking for the cluster's brokers", self._admin.describe_cluster)
-        return len(found["brokers"])
+        return len(self._ask("asking for the cluster's brokers", lambda: describe_brokers(self._admin)))
 
     def describe(self, topic: str) -> TopicDescription | None:
         """What the topic is; None when there is none of this name.

@@ -87,6 +87,17 @@ def open_admin(
         raise BrokersUnreachableError(connection.bootstrap_servers, _why(error, connection)) from error
 
 
+def describe_brokers(admin: kafka.KafkaAdminClient) -> list[dict[str, Any]]:
+    """The cluster's brokers, each with `broker_id`; from Kafka 4.0 on also those that are down."""
+    try:
+        brokers: list[dict[str, Any]] = admin.describe_cluster()["brokers"]
+        return brokers
+    except KeyError:
+        # kafka-python 3.0.12 takes a field for given that Kafka has had since 3.7.
+        metadata = admin._manager.run(admin._get_cluster_metadata, [])
+        return [{**broker, "broker_id": broker["node_id"]} for broker in metadata["brokers"]]
+
+
 def may_pass(error: KafkaError) -> bool:
     """Whether what kafka-python says may be over when it is asked again."""
     # A partition without a leader has broker -1, which kafka-python does not count as passing.

@@ -18,7 +18,7 @@ from kafka.errors import KafkaError
 
 from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import Connection
-from kafka_connection.clients import open_admin
+from kafka_connection.clients import describe_brokers, open_admin
 from kafka_plugin.errors import TopicError
 
 _POLL_S = 0.03
@@ -133,7 +133,7 @@ def delete_empty_topics(
 
 def _setting_of_any_broker(admin: kafka.KafkaAdminClient, name: str) -> int:
     # The dead are listed too, as fenced; one that has just died is not fenced yet.
-    brokers = admin.describe_cluster()["brokers"]
+    brokers = describe_brokers(admin)
     brokers.sort(key=lambda broker: broker.get("is_fenced", False))
     for broker in brokers[:-1]:
         with suppress(KafkaError):

@@ -7,7 +7,7 @@ import pytest
 from kafka.admin import OffsetSpec
 
 from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
+from kafka_connection.clients import confluent_producer, describe_brokers, open_admin
 from kafka_plugin.errors import TopicError
 from kafka_plugin.topics import create_topic, default_replication, delete_empty_topics, wait_for_leaders
 
@@ -72,3 +72,13 @@ def test_only_empty_topics_of_the_pattern_are_swept(connection: Connection, topi
 
 def test_the_clusters_default_replication_is_known(connection: Connection) -> None:
     assert default_replication(connection, "any", timeout_s=10) == 1
+
+
+def test_brokers_are_described_also_where_kafka_python_misses_a_field(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Kafka 3.3 to 3.6, whose answer has no `endpoint_type`."""
+    with open_admin(connection) as admin:
+        known = {broker["broker_id"] for broker in describe_brokers(admin)}
+        monkeypatch.setattr(admin, "describe_cluster", lambda: {}["endpoint_type"])
+        assert {broker["broker_id"] for broker in describe_brokers(admin)} == known == {1, 2, 3}
