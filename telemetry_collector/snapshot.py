@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["BrokerSnapshot", "ClusterSnapshot", "PartitionSnapshot", "TopicPartition"]
+__all__ = ["BrokerSnapshot", "ClusterSnapshot", "LogDirSnapshot", "PartitionSnapshot", "TopicPartition"]
 
 
 class TopicPartition(NamedTuple):
@@ -30,6 +30,21 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirSnapshot:
+    """One of several log dirs of a broker, each on a volume of its own.
+
+    Attributes:
+        capacity_bytes: what its volume may hold.
+        used_bytes: what its volume holds.
+        topic_partitions: the replicas in it, of the topics that were asked for.
+    """
+
+    capacity_bytes: int
+    used_bytes: int
+    topic_partitions: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +61,13 @@ class BrokerSnapshot:
             topics that were asked for.
         unreachable_since_s: when it stopped answering, or None while it answers.
         latency_s: round trip of the latest request that it answered, or None before the first.
+        ingest_bytes_per_s: bytes that come to its log dirs in a second, all replicas, over about the last
+            minute; None where it isn't known yet.
+        request_latency_s: how long it takes over a producer's request, as its own metrics or clients'
+            statistics say; None where neither is there.
+        is_cordoned: whether its operator wants nothing new on it (Kafka 4.3, KIP-1066).
+        announced_bytes: stored bytes that loads have announced for it, and that have not come yet.
+        log_dirs: by path, where it has several on different volumes; else empty.
     """
 
     broker_id: int
@@ -56,9 +78,14 @@ class BrokerSnapshot:
     bytes_by_topic_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
     unreachable_since_s: float | None = None
     latency_s: float | None = None
+    ingest_bytes_per_s: float | None = None
+    request_latency_s: float | None = None
+    is_cordoned: bool = False
+    announced_bytes: int = 0
+    log_dirs: Mapping[str, LogDirSnapshot] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("capacity_bytes", "used_bytes", "usable_bytes"):
+        for name in ("capacity_bytes", "used_bytes", "usable_bytes", "announced_bytes"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"broker {self.broker_id}: {name} is {value}, it can't be negative")
