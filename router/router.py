@@ -54,6 +54,9 @@ its partitions has a leader; every goal failed."""
 # uneven.
 _LEADER_SHARE_BAND = 0.02
 _SKIPPED_ROUNDS = 4
+# A load ends up to a turn away from its shares in each partition: a hundredth of what a partition gets.
+_TURNS = 100
+_BATCH_BYTES_MIN = 32 * 1024
 
 
 class Router:
@@ -240,10 +243,16 @@ class Router:
         )
         if not mixed.names:
             return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
-        return self._follow(mixed, context, decision, previous)
+        batch_bytes = self._batch_bytes(remaining_bytes, num_partitions)
+        return self._follow(mixed, context, decision, previous, batch_bytes)
 
     def _follow(
-        self, mixed: MixedShares, context: GoalContext, decision: Decision, previous: Route | None
+        self,
+        mixed: MixedShares,
+        context: GoalContext,
+        decision: Decision,
+        previous: Route | None,
+        batch_bytes: int,
     ) -> Route:
         """A route of the new shares, or of the previous ones while they are as good."""
         notes = advise(decision)
@@ -252,10 +261,11 @@ class Router:
             or not previous.has_begun
             or not self._is_within_band(previous, mixed, context, decision.table)
         ):
-            return self._new(_by_partition(decision.sets, mixed.shares), previous, notes=notes)
+            shares = _by_partition(decision.sets, mixed.shares)
+            return self._new(shares, previous, notes=notes, batch_bytes=batch_bytes)
         if previous.notes == notes:
             return previous
-        return self._new(previous.shares, previous, notes=notes)
+        return self._new(previous.shares, previous, notes=notes, batch_bytes=batch_bytes)
 
     def _skipped_turns(self, num_partitions: int) -> int:
         # At first every batch is due at once, and large shares go first; after about as many turns as
@@ -313,15 +323,23 @@ class Router:
         *,
         notes: tuple[str, ...],
         reason: FallbackReason | None = None,
+        batch_bytes: int | None = None,
     ) -> Route:
         return Route(
             shares,
-            batch_bytes=self.config.batch_bytes,
+            batch_bytes=batch_bytes or self.config.batch_bytes,
             reason=reason,
             notes=notes,
             previous=previous,
             skip_turns=self._skipped_turns(len(shares)),
         )
+
+    def _batch_bytes(self, remaining_bytes: int | None, num_partitions: int) -> int:
+        """How long to stay on a partition: less than configured for a load that has only a few such turns."""
+        batch_bytes = self.config.batch_bytes
+        if remaining_bytes is None:
+            return batch_bytes
+        return min(batch_bytes, max(_BATCH_BYTES_MIN, remaining_bytes // (num_partitions * _TURNS)))
 
     def _horizon_bytes(
         self, remaining_bytes: float | None, table: BrokerTable, all_sets: tuple[ReplicaSet, ...]
