@@ -2,8 +2,8 @@
 
 As `benchmarks balance`, with real rows (texts of CoLA, images of CIFAR-10, both in a fixed rhythm) in topics
 whose leaders are 60/20/20 and worse over three brokers, beside every baseline and one more: as many records
-for each broker. Shown is how full each broker is at the end; evenload passes where it is within 1 point of the
-best possible.
+for each broker. Shown is how full each broker is at the end; evenload passes where it is within 1 point of
+the best possible.
 
 The rows come from `EVENLOAD_TEST_DATA` (default ../shared/data); see there for what they are.
 """
