@@ -1,4 +1,4 @@
-"""A loader as a process of its own, slow enough to be hit: tells how many samples it has written, a line each.
+"""A loader as a process of its own, slow enough to be hit: tells how many samples it has written.
 
 Its one argument is a JSON document: connection, name, num_samples, replication, strategy.
 """

@@ -1,7 +1,7 @@
 """Loads under a random schedule of kills, by seed: brokers, loaders and the collector, at any moment.
 
-Whatever dies, in whatever order: what a load says it has loaded is there, once. 20 seeds of 10 kills each; the
-schedule is the seed's, what it hits depends on the machine.
+Whatever dies, in whatever order: what a load says it has loaded is there, once. 20 seeds of 10 kills each;
+the schedule is the seed's, what it hits depends on the machine.
 """
 
 from __future__ import annotations
