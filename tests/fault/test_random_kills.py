@@ -28,7 +28,7 @@ from evenload.local_cluster.settings import free_ports
 LOADING = Path(__file__).parent / "loading_driver.py"
 ROOT = Path(__file__).parents[2]
 NUM_KILLS = 10
-NUM_SAMPLES = 4_000
+NUM_SAMPLES = 3_000
 TRIES_MAX = 12
 
 
@@ -58,7 +58,7 @@ class Loads:
             assert self._process.stdout is not None
             if self._process.stdout.readline():
                 return
-            self._process.wait()
+            self._process.communicate()
 
     def finish(self) -> None:
         """Let the last load come to its end."""
