@@ -213,7 +213,7 @@ def _named(ids: Sequence[int]) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.0f} %"
+    return f"{ratio:.0%}"
 
 
 def _many(count: int, what: str) -> str:

@@ -51,6 +51,7 @@ MAX_FAILURES = 50
 MAX_PUT_ASIDE = 50
 MAX_LINES = 8  # brokers with a history of their own
 MAX_TEXT = 500
+_ANNOUNCED_FOR_S = 60.0  # what comes is what was announced, if that lasts so long at the present rate
 BY_ID_MAX = 12  # so many brokers are found at a glance, and stay where they are
 
 
@@ -168,7 +169,7 @@ def _broker(
         if capacity_bytes
         else None,
         ingest_bytes_per_s=broker.ingest_bytes_per_s,
-        full_in_s=_full_in_s(broker),
+        full_in_s=_full_in_s(broker, announced_bytes),
         is_cordoned=broker.is_cordoned,
         is_drained=weight == 0,
         weight=weight,
@@ -182,13 +183,16 @@ def _broker(
     )
 
 
-def _full_in_s(broker: BrokerSnapshot) -> float | None:
-    """Whichever comes first: its capacity is used up, or its volume (which others may fill too)."""
+def _full_in_s(broker: BrokerSnapshot, announced_bytes: int) -> float | None:
+    rate = broker.ingest_bytes_per_s or 0.0
+    # A load that has said how much it will write ends there, and the forecast says where that is. Its rate,
+    # taken for ever, would call every large load a disaster.
+    if rate <= 0 or announced_bytes > rate * _ANNOUNCED_FOR_S:
+        return None
+    # Whichever is used up first: its capacity, or its volume, which others may fill too.
     free = [] if broker.capacity_bytes is None else [max(0, broker.capacity_bytes - broker.used_bytes)]
     free += [] if broker.usable_bytes is None else [broker.usable_bytes]
-    if not free or not broker.ingest_bytes_per_s or broker.ingest_bytes_per_s < 0:
-        return None
-    return min(free) / broker.ingest_bytes_per_s
+    return min(free) / rate if free else None
 
 
 def _why(scores: Mapping[str, float], weight: float | None) -> str:

@@ -61,7 +61,8 @@ class BrokerOverview(_Shown):
             latency_s, request_latency_s, is_cordoned: as in `BrokerSnapshot`.
         announced_bytes: what loads have announced for it, and not written yet.
         forecast_utilisation: what its utilisation will be once that has come; None without a capacity.
-        full_in_s: when it will be full if bytes go on coming as now; None where that isn't known, or never.
+        full_in_s: when it will be full if bytes go on coming as now; None where that isn't known, or never,
+            or while what comes has been announced (then the forecast says where it ends).
         is_drained: whether its operator's weight is 0.
         weight: its operator's weight, 0 to 1, of `/v1/weights`; None where none is given.
         willingness: how willing one is to send to it, 0 to 1; None where it wasn't explained.
