@@ -3,9 +3,10 @@
     python docs/live_page.py            # needs Chromium: apt-get install chromium
     python docs/live_page.py FOLDER     # every width and colour scheme, to look at
 
-Five brokers of three sizes. A load levels them for an hour by the product's own routes, while another application
-fills broker 2, broker 4 is slow, and a producer has no fresh snapshot. What is measured is made up; routes,
-willingness, overview and page are the product's. Nothing is served: the browser's requests are answered here.
+Five brokers of three sizes. A load levels them for an hour by the product's own routes, while another
+application fills broker 2, broker 4 is slow, and a producer has no fresh snapshot. What is measured is made
+up; routes, willingness, overview and page are the product's. Nothing is served: the browser's requests are
+answered here.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ MIB = 1 << 20
 STEP_S = 10
 CAPACITIES = [2000 * GIB, 2000 * GIB, 1000 * GIB, 2000 * GIB, 4000 * GIB]
 RACKS = ["a", "b", "c", "a", "b"]
-LOAD, LOAD_BYTES_PER_S, TO_LOAD = "imagenet-21k", 320 * MIB, 1900 * GIB
-OTHER_BYTES_PER_S = 31 * MIB  # of another application, all to broker 2
-TOPICS = {  # partitions, and what each of their replicas holds at first
-    "clicks": ([(1, 2), (2, 1), (2, 4), (4, 2), (5, 4), (5, 1)], 241 * GIB),
-    "cctv-frames": ([(2,), (2,), (2,), (4,), (4,), (1,)], 205 * GIB),
+LOAD, LOAD_BYTES_PER_S, TO_LOAD = "imagenet-21k", 420 * MIB, 2400 * GIB
+OTHER_BYTES_PER_S = 41 * MIB  # of another application, all to broker 2
+TOPICS: dict[
+    str, tuple[list[tuple[int, ...]], int]
+] = {  # partitions, and what each of their replicas holds at first
+    "clicks": ([(1, 2), (2, 1), (2, 4), (4, 2), (5, 4), (5, 1)], 60 * GIB),
+    "cctv-frames": ([(2,), (2,), (2,), (4,), (4,), (1,)], 330 * GIB),
     LOAD: ([(1,), (2,), (3,), (4,), (5,)] * 4, 0),
     "orders": ([(3, 1), (1, 4), (4, 3)], 41 * GIB),
     "cola": ([(1,), (3,), (5,)], 140 * MIB),

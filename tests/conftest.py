@@ -7,11 +7,13 @@ tests that kill or fill brokers make one of their own with `make_cluster`.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hypothesis
 import pytest
@@ -61,9 +63,32 @@ def topic_name(request: pytest.FixtureRequest) -> str:
 def shared_test_data() -> Path:
     """The folder with CoLA and CIFAR-10: `EVENLOAD_TEST_DATA`, or `../shared/data` beside the checkout."""
     path = Path(os.environ.get("EVENLOAD_TEST_DATA") or DEFAULT_TEST_DATA)
-    if path.is_dir():
-        return path
-    sentence = f"test data isn't in {path}; set EVENLOAD_TEST_DATA to a folder with cola/ and cifar10/"
+    if not path.is_dir():
+        _go_without(f"test data isn't in {path}; set EVENLOAD_TEST_DATA to a folder with cola/ and cifar10/")
+    return path
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium."""
+    return _program("chromium", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """The path of Prometheus' promtool."""
+    return _program("promtool")
+
+
+def _program(*names: str) -> str:
+    folders = os.pathsep.join([os.environ["PATH"], str(Path(sys.prefix) / "prometheus/usr/bin")])
+    found = next((path for name in names if (path := shutil.which(name, path=folders))), None)
+    if found is None:
+        _go_without(f"{names[0]} isn't there; `make test-tools` gets it")
+    return found
+
+
+def _go_without(sentence: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(sentence)
     pytest.skip(sentence)
