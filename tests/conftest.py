@@ -81,7 +81,7 @@ def promtool() -> str:
 
 
 def _program(*names: str) -> str:
-    folders = os.pathsep.join([os.environ["PATH"], str(Path(sys.prefix) / "prometheus/usr/bin")])
+    folders = os.pathsep.join([os.environ["PATH"], str(Path(sys.prefix) / "prometheus")])
     found = next((path for name in names if (path := shutil.which(name, path=folders))), None)
     if found is None:
         _go_without(f"{names[0]} isn't there; `make test-tools` gets it")

@@ -5,7 +5,7 @@ don't show, and a test replays any night without a cluster. Each function looks 
 says it once, about all the brokers that have it.
 
 The bounds are those of deploy/prometheus/alerts.yml, so that page and pager agree
-(tests/unit/test_alert_rules.py compares them).
+(tests/unit/test_deploy.py compares them).
 
 Invariants, checked in tests/property/test_overview.py:
 1. There is always at least one finding; "all is well" is said alone, and only when nothing else is.
