@@ -25,6 +25,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from telemetry_collector.cache import CachedSnapshot
 from telemetry_collector.reports import Intent, RouteReport
@@ -43,7 +44,10 @@ from telemetry_collector.weights import Weights
 
 __all__ = ["Explain", "Explanation", "make_overview"]
 
+Part = TypeVar("Part", int, float)  # of a topic: bytes, or a share
+
 MAX_TOPICS = 50
+MAX_HOLDERS = 32  # brokers of a topic or a route
 MAX_ROUTES = 50
 MAX_PARTITIONS = 32  # of a route
 MAX_NOTES = 10  # of a route
@@ -203,20 +207,24 @@ def _why(scores: Mapping[str, float], weight: float | None) -> str:
 
 
 def _topics(snapshot: ClusterSnapshot) -> tuple[TopicOverview, ...]:
-    stored: dict[str, Counter[int]] = {topic: Counter() for topic in snapshot.topics}
+    stored: dict[str, dict[int, int]] = {topic: {} for topic in snapshot.topics}
     for broker_id, broker in snapshot.brokers.items():
+        held: dict[str, int] = {}
         for (topic, _), size_bytes in broker.bytes_by_topic_partition.items():
-            if topic in stored:
-                stored[topic][broker_id] += size_bytes
+            held[topic] = held.get(topic, 0) + size_bytes
+        for topic, size_bytes in held.items():
+            if topic in stored and size_bytes:
+                stored[topic][broker_id] = size_bytes
     sizes = {topic: sum(by_broker.values()) for topic, by_broker in stored.items()}
     largest = heapq.nsmallest(MAX_TOPICS, sizes, key=lambda topic: (-sizes[topic], topic))
     return tuple(
         TopicOverview(
             topic=topic,
             num_partitions=len(snapshot.topics[topic]),
+            num_brokers=len(stored[topic]),
             stored_bytes=sizes[topic],
-            stored_bytes_by_broker=_above_zero(stored[topic]),
-            leader_bytes_by_broker=_above_zero(snapshot.leader_bytes(topic)),
+            stored_bytes_by_broker=_most(stored[topic]),
+            leader_bytes_by_broker=_most(snapshot.leader_bytes(topic)),
         )
         for topic in largest
     )
@@ -242,7 +250,8 @@ def _route(report: RouteReport, snapshot: ClusterSnapshot | None) -> RouteOvervi
     return RouteOverview(
         producer=report.producer,
         topic=report.topic,
-        shares_by_broker=dict(sorted(by_broker.items())),
+        shares_by_broker=_most(by_broker),
+        num_brokers=len(by_broker),
         shares_by_partition={partition: report.shares[partition] for partition in sorted(most)},
         num_partitions=len(report.shares),
         reason=None if report.reason is None else _cut(report.reason),
@@ -278,8 +287,10 @@ def _rounded(utilisation: float | None) -> float | None:
     return None if utilisation is None else round(utilisation, 5)
 
 
-def _above_zero(by_broker: Mapping[int, int]) -> dict[int, int]:
-    return {broker_id: size_bytes for broker_id, size_bytes in sorted(by_broker.items()) if size_bytes}
+def _most(by_broker: Mapping[int, Part]) -> dict[int, Part]:
+    above_zero = [broker_id for broker_id, part in by_broker.items() if part]
+    most = heapq.nsmallest(MAX_HOLDERS, above_zero, key=lambda broker_id: (-by_broker[broker_id], broker_id))
+    return {broker_id: by_broker[broker_id] for broker_id in sorted(most)}
 
 
 def _first(sentences: Mapping[str, str], count: int) -> dict[str, str]:

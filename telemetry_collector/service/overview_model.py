@@ -95,10 +95,20 @@ class BrokerOverview(_Shown):
 
 
 class TopicOverview(_Shown):
-    """One topic: what each broker holds of it, and what each leads; brokers with nothing are left out."""
+    """One topic.
+
+    Attributes:
+        topic: its name.
+        num_partitions: how many it has.
+        num_brokers: how many hold something of it.
+        stored_bytes: what all of them hold.
+        stored_bytes_by_broker: of those that hold most.
+        leader_bytes_by_broker: what each leads, of those that lead most.
+    """
 
     topic: str
     num_partitions: int
+    num_brokers: int
     stored_bytes: int
     stored_bytes_by_broker: Mapping[int, int]
     leader_bytes_by_broker: Mapping[int, int]
@@ -110,8 +120,9 @@ class RouteOverview(_Shown):
     Attributes:
         producer, topic, reason, notes, put_aside, sent_bytes, remaining_bytes, num_fallbacks: as in
             `RouteReport`; long texts are cut.
-        shares_by_broker: part of the bytes by the broker that leads the partition; what goes to partitions
-            whose leader isn't known is missing.
+        shares_by_broker: part of the bytes by the broker that leads the partition, of those that get most;
+            what goes to partitions whose leader isn't known is missing.
+        num_brokers: how many get something.
         shares_by_partition: part of the bytes by partition, of those that get most.
         num_partitions: of how many.
     """
@@ -119,6 +130,7 @@ class RouteOverview(_Shown):
     producer: str
     topic: str
     shares_by_broker: Mapping[int, float]
+    num_brokers: int
     shares_by_partition: Mapping[int, float]
     num_partitions: int
     reason: str | None

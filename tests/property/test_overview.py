@@ -14,6 +14,7 @@ from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.service.history import History
 from telemetry_collector.service.overview import (
     MAX_FAILURES,
+    MAX_HOLDERS,
     MAX_ROUTES,
     MAX_TOPICS,
     Explanation,
@@ -27,15 +28,15 @@ from telemetry_collector.weights import Weights
 URGENCY = ["critical", "warning", "notice", "fine"]
 names = st.text(min_size=1, max_size=12)
 parts = st.floats(0, 1)
-broker_ids = st.integers(1, 9)
+broker_ids = st.integers(1, 5)
 
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
-    num_brokers = draw(st.integers(0, 8))
+    num_brokers = draw(st.sampled_from([0, 1, 2, 4, 5]))
     topics = draw(
         st.dictionaries(
-            names, st.lists(st.lists(broker_ids, max_size=3, unique=True), max_size=4), max_size=4
+            names, st.lists(st.lists(broker_ids, min_size=1, max_size=3, unique=True), max_size=4), max_size=4
         )
     )
     made = make_snapshot(
@@ -300,6 +301,15 @@ def test_lists_are_bounded_and_say_how_many_there_are() -> None:
     )
     overview = overview_of(snapshot, reports=reports, failures={f"q{n}": "y" * 9999 for n in range(200)})
     assert (len(overview.topics), overview.num_topics) == (MAX_TOPICS, 200)
+    everywhere = make_snapshot(
+        [9] * 99, 10, topics={"t": [range(1, 100)]}, stored_bytes={("t", 0): 9}, taken_at_s=1.0
+    )
+    (topic,) = overview_of(everywhere).topics
+    assert (len(topic.stored_bytes_by_broker), topic.num_brokers, topic.stored_bytes) == (
+        MAX_HOLDERS,
+        99,
+        891,
+    )
     assert overview.topics[0].topic == "t199"
     assert (len(overview.routes), overview.num_routes, overview.num_fallback_routes) == (MAX_ROUTES, 201, 1)
     assert overview.routes[0].producer == "last"  # a fallback comes first
