@@ -43,9 +43,8 @@ CAPACITIES = [2000 * GIB, 2000 * GIB, 1000 * GIB, 2000 * GIB, 4000 * GIB]
 RACKS = ["a", "b", "c", "a", "b"]
 LOAD, LOAD_BYTES_PER_S, TO_LOAD = "imagenet-21k", 420 * MIB, 2400 * GIB
 OTHER_BYTES_PER_S = 41 * MIB  # of another application, all to broker 2
-TOPICS: dict[
-    str, tuple[list[tuple[int, ...]], int]
-] = {  # partitions, and what each of their replicas holds at first
+# By topic: its partitions, and what each of their replicas holds at first.
+TOPICS: dict[str, tuple[list[tuple[int, ...]], int]] = {
     "clicks": ([(1, 2), (2, 1), (2, 4), (4, 2), (5, 4), (5, 1)], 60 * GIB),
     "cctv-frames": ([(2,), (2,), (2,), (4,), (4,), (1,)], 330 * GIB),
     LOAD: ([(1,), (2,), (3,), (4,), (5,)] * 4, 0),
@@ -143,7 +142,7 @@ class Evening:
             self.history,
             reports=[
                 report(
-                    f"loader-3/{4711}/{LOAD}",
+                    f"loader-3/4711/{LOAD}",
                     LOAD,
                     self.route,
                     sent=TO_LOAD - int(self.to_come),
@@ -182,9 +181,7 @@ def report(producer: str, topic: str, route: Route, *, sent: int, to_come: int |
     )
 
 
-def shoot(
-    browser: Browser, overview: str, *, width: int, scheme: str, path: Path, is_whole: bool = True
-) -> None:
+def shoot(browser: Browser, overview: str, *, width: int, scheme: str, path: Path, is_whole: bool) -> None:
     """Draw the page and keep its picture, the whole page or what a screen shows, in few colours."""
     html, headers = load_page()
     context = browser.new_context(
@@ -224,9 +221,9 @@ def main() -> None:
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
         )
         for width, scheme in wanted:
-            shoot(
-                browser, overview, width=width, scheme=scheme, path=folder / f"live-page-{width}-{scheme}.png"
-            )
+            path = folder / f"live-page-{width}-{scheme}.png"
+            is_whole = is_for_looking or width > 400
+            shoot(browser, overview, width=width, scheme=scheme, path=path, is_whole=is_whole)
         browser.close()
 
 

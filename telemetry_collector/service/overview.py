@@ -55,8 +55,8 @@ MAX_FAILURES = 50
 MAX_PUT_ASIDE = 50
 MAX_LINES = 8  # brokers with a history of their own
 MAX_TEXT = 500
-_ANNOUNCED_FOR_S = 60.0  # what comes is what was announced, if that lasts so long at the present rate
 BY_ID_MAX = 12  # so many brokers are found at a glance, and stay where they are
+_ANNOUNCED_FOR_S = 60.0  # what comes is what was announced, if that lasts so long at the present rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
