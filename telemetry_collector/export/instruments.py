@@ -28,7 +28,10 @@ MAX_TOPICS = 100
 
 ATTRIBUTE_BY_LABEL = {
     "broker_id": "evenload.broker.id",
+    "function": "evenload.function.name",
+    "route": "http.route",
     "source": "evenload.source.name",
+    "status": "http.response.status_code",
     "topic": "messaging.destination.name",
 }
 
