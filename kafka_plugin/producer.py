@@ -28,13 +28,14 @@ from pydantic import ValidationError
 
 from kafka_connection import Connection, KafkaConnectionError
 from kafka_connection.connection import first_reason
+from kafka_connection.environment import with_telemetry
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
 from kafka_plugin.routing import TopicRouting
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
-from telemetry_collector.collector import Collector
+from telemetry_collector.opening import AnyCollector
 
 _log = logging.getLogger(__name__)
 _client_log = logging.getLogger("kafka_plugin.librdkafka")
@@ -57,7 +58,8 @@ class BalancedProducer(Producer):
     Args:
         settings: Of `confluent_kafka.Producer`. `acks=all` and idempotence are set unless you set one of
             them; `partitioner` decides for records with keys and is the Java client's unless set.
-        connection: How the collector reaches the cluster; None: as `settings` say.
+        connection: How the collector reaches the cluster; None: as `settings` say, with the collector service
+            or the weights that the environment names.
         config: How partitions are chosen.
         router_config: What to level by.
         collector: One that runs already, to be shared and left running.
@@ -74,7 +76,7 @@ class BalancedProducer(Producer):
         connection: Connection | None = None,
         config: ProducerConfig | None = None,
         router_config: RouterConfig | None = None,
-        collector: Collector | None = None,
+        collector: AnyCollector | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         own = dict(settings)
@@ -89,7 +91,7 @@ class BalancedProducer(Producer):
         self._measure_compression(own)
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
-        self._connection = connection or connection_of(own)
+        self._connection = connection or with_telemetry(connection_of(own))
         self._config = config or ProducerConfig()
         self._opening = threading.Lock()
         self._num_lost = 0
@@ -228,7 +230,7 @@ class BalancedProducer(Producer):
     def _choose(self, routing: TopicRouting, partition: int, *, has_key: bool, size_bytes: int) -> int:
         if partition != _UNASSIGNED or (has_key and not self._config.spread_keys):
             return partition
-        return self._routing.partition_for(routing, size_bytes)
+        return routing.partition_for(size_bytes)
 
     def _take_back(
         self, routing: TopicRouting, partition: int, size_bytes: int, error: BaseException | KafkaError

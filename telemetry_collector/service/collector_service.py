@@ -218,7 +218,7 @@ class CollectorService:
     # What it all looks like encoded.
 
     def told(self) -> tuple[Part, int]:
-        """What operators and loads have said; and a number that is another one when that is something else."""
+        """What operators and loads have said; and a number, another one for each that is different."""
         self._intents.expire(self._clock())
         said = (self._intents.revision, self._weights)
         if self._encoded_told is None or self._encoded_told[0] != said:

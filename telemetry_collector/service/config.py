@@ -39,7 +39,7 @@ class ServiceConfig(BaseModel):
     measure_wait_s: float = Field(
         default=2.5,
         gt=0,
-        description="How long a request waits for a measurement that it asked for; then it gets what is there.",
+        description="How long a request waits for a new measurement; then it gets what is there.",
     )
     weights_poll_s: float = Field(
         default=1.0, gt=0, le=60, description="How often the weights' file is looked at."

@@ -39,13 +39,11 @@ from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.compressed import Part, gzip_of
 from telemetry_collector.service.instruments import service_instruments
-from telemetry_collector.service.wire import encode_age
+from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
 from telemetry_collector.weights_file import parse_weights
 
-__all__ = ["ALL_TOPICS", "CLIENT_HEADER", "SERVICE", "make_app"]
+__all__ = ["SERVICE", "make_app"]
 
-ALL_TOPICS = "*"
-CLIENT_HEADER = "Evenload-Client"
 SERVICE: web.AppKey[CollectorService] = web.AppKey("service", CollectorService)
 _REGISTRY: web.AppKey[CollectorRegistry] = web.AppKey("registry", CollectorRegistry)
 _LIFE: web.AppKey[str] = web.AppKey("life", str)

@@ -42,6 +42,8 @@ from telemetry_collector.snapshot import (
 from telemetry_collector.weights import Weights
 
 __all__ = [
+    "ALL_TOPICS",
+    "CLIENT_HEADER",
     "SCHEMA_VERSION",
     "SnapshotAnswer",
     "decode_answer",
@@ -51,6 +53,8 @@ __all__ = [
 ]
 
 SCHEMA_VERSION: Final = 1
+ALL_TOPICS = "*"  # in place of names, which can't hold it
+CLIENT_HEADER = "Evenload-Client"  # who asks
 _REASON_MAX_CHARS = 300
 _COMPACT = (",", ":")
 
