@@ -148,7 +148,8 @@ async def _sentence(response: aiohttp.ClientResponse) -> str:
 
 def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return (error.os_error.strerror or str(error.os_error)).lower()[:_SENTENCE_MAX_CHARS]
+        number = error.os_error.errno
+        return os.strerror(number).lower() if number else str(error.os_error)[:_SENTENCE_MAX_CHARS]
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"
     text = " ".join(str(error).split()) or type(error).__name__

@@ -269,6 +269,11 @@ def _snapshot(answer: _Answer) -> ClusterSnapshot:
                 isr_ids=replica_ids if isr_ids is None else isr_ids,
             )
             if sizes is not None:
+                if len(sizes) != len(replica_ids):
+                    raise ValueError(
+                        f"partition {number} of topic {topic[:50]!r} has {len(replica_ids)} replicas "
+                        f"and {len(sizes)} sizes"
+                    )
                 key = TopicPartition(topic, number)
                 for broker_id, size_bytes in zip(replica_ids, sizes, strict=True):
                     if size_bytes is not None and broker_id in held:

