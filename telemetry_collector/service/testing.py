@@ -1,4 +1,4 @@
-"""A real collector service before brokers that are made up, which can be told to misbehave.
+"""A real collector service that can be told to misbehave, before brokers that are made up or real ones.
 
 with FakeService(FakeCluster(make_snapshot([100, 200]))) as service:
     RemoteCollector(Connection(bootstrap_servers="...", collector_url=service.url), ...)
@@ -31,6 +31,7 @@ _BOMB_BYTES = 16 << 20
 _OFTEN = CollectorConfig(
     interval_s=0.05, full_interval_s=0.05, deadline_s=0.2, age_max_s=1.0, backoff_initial_s=0.05
 )
+_OFTEN_ENOUGH = CollectorConfig(interval_s=0.3, full_interval_s=1.0)
 
 Misbehaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -40,12 +41,12 @@ class FakeService:
     a restart.
 
     Attributes:
-        cluster: what it measures; change it from any thread.
+        cluster: what it measures: one that is made up, to be changed from any thread, or a real one.
         misbehave: answers in place of the service while it is set.
         num_requests: how many have come.
     """
 
-    def __init__(self, cluster: FakeCluster, config: ServiceConfig | None = None) -> None:
+    def __init__(self, cluster: FakeCluster | Connection, config: ServiceConfig | None = None) -> None:
         self.cluster = cluster
         self.misbehave: Misbehaviour | None = None
         self.num_requests = 0
@@ -84,10 +85,15 @@ class FakeService:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
+    def _collector(self) -> Collector:
+        if isinstance(self.cluster, Connection):
+            return Collector(self.cluster, _OFTEN_ENOUGH, [])
+        nowhere = Connection(bootstrap_servers="127.0.0.1:1")
+        return Collector(nowhere, _OFTEN, [], sources=self.cluster.sources())
+
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        connection = Connection(bootstrap_servers="127.0.0.1:1")
-        with Collector(connection, _OFTEN, [], sources=self.cluster.sources()) as collector:
+        with self._collector() as collector:
             self._service = CollectorService(collector, self._config)
             app = make_app(self._service)
             app.middlewares.insert(0, self._maybe_misbehave)

@@ -204,6 +204,7 @@ def test_nothing_of_a_service_is_used_until_our_own_brokers_have_said_which_clus
 def test_a_service_whose_own_measurements_are_old_is_not_used(service: FakeService, make: MakeRemote) -> None:
     with make() as collector:
         collector.snapshot()
+        assert isinstance(service.cluster, FakeCluster)
         service.cluster.paused |= {1, 2}  # for the service; we reach them
         _wait_for(lambda: _used_bytes(collector) == BY_ITSELF)
         _wait_for(lambda: "its latest measurement is" in _failure(collector))
