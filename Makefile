@@ -16,8 +16,9 @@ demo: setup ## real Kafka, real data, two workers, one killed: prints what happe
 test: check ## every check and every test, against embedded brokers (under 20 minutes on 2 cores)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-torture: setup ## the fault tests, three times in a row
+torture: setup ## the fault tests three times in a row, and 200 random kills
 	for round in 1 2 3; do $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/fault || exit 1; done
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m torture tests/fault
 
 setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Protocol
 
 from benchmarks.layouts import Layout
 from benchmarks.outcome import Outcome, judge
+from benchmarks.records import RandomRecords, Records
 from benchmarks.stage import BROKER_PROPERTIES, Stage
 from benchmarks.strategies import Assignment, Strategy
 from benchmarks.writers import Load
@@ -22,6 +24,26 @@ from telemetry_collector.collector import sample_once
 
 # A load that changes half-way has to last long enough that the change can be measured while it lasts.
 CHANGING_LOAD_S = 3.0
+
+
+class AnyCase(Protocol):
+    """What running a load needs to know of it."""
+
+    @property
+    def layout(self) -> Layout:
+        """The situation it comes into."""
+
+    @property
+    def seed(self) -> int:
+        """Of Python's `random` while it is written."""
+
+    @property
+    def records(self) -> Records:
+        """What is written."""
+
+    @property
+    def num_records(self) -> int:
+        """How many; an even number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +60,11 @@ class Case:
     fraction: float
     record_bytes: int
     seed: int
+
+    @property
+    def records(self) -> Records:
+        """What is written."""
+        return RandomRecords(self.record_bytes, self.seed)
 
     @property
     def num_records(self) -> int:
@@ -84,7 +111,7 @@ def _run_layout(
             yield Run(case=case, strategy=strategy.name, outcome=run_once(stage, case, strategy))
 
 
-def run_once(stage: Stage, case: Case, strategy: Strategy) -> Outcome:
+def run_once(stage: Stage, case: AnyCase, strategy: Strategy) -> Outcome:
     """Write one load in one way, and measure what came out; nothing of it is left on the stage."""
     random.seed(case.seed)
     assignment = _assignment(stage, case, strategy)
@@ -96,9 +123,8 @@ def run_once(stage: Stage, case: Case, strategy: Strategy) -> Outcome:
         topic=topic,
         assignment=assignment,
         num_records=case.num_records,
-        record_bytes=case.record_bytes,
+        records=case.records,
         records_per_s=case.num_records / CHANGING_LOAD_S if changes else None,
-        seed=case.seed,
     )
     with closing(strategy.open(load)) as writer:
         if changes:
@@ -110,8 +136,8 @@ def run_once(stage: Stage, case: Case, strategy: Strategy) -> Outcome:
     return outcome
 
 
-def _assignment(stage: Stage, case: Case, strategy: Strategy) -> Assignment:
+def _assignment(stage: Stage, case: AnyCase, strategy: Strategy) -> Assignment:
     if strategy.place is None:
         return case.layout.assignment
-    num_bytes = case.num_records * case.record_bytes
+    num_bytes = case.records.num_bytes(case.num_records)
     return strategy.place(sample_once(stage.connection), case.layout.replication, num_bytes)

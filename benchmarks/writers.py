@@ -10,7 +10,6 @@ what their queues do, can't be seeded.
 
 from __future__ import annotations
 
-import random
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any, Protocol
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
+from benchmarks.records import Records
 from evenload.local_cluster.jars import tools_classpath
 from evenload.local_cluster.start import java_runtime
 from kafka_connection import Connection
@@ -50,23 +50,21 @@ class Load:
         topic: Made, ready, empty.
         assignment: The replicas of each of its partitions, leader first.
         num_records: In all.
-        record_bytes: Of each, its value.
+        records: Their values.
         records_per_s: No faster than this; None: as fast as can be.
-        seed: Of the values.
     """
 
     connection: Connection
     topic: str
     assignment: Sequence[tuple[int, ...]]
     num_records: int
-    record_bytes: int
+    records: Records
     records_per_s: float | None
-    seed: int
 
-    def values(self) -> Iterator[bytes]:
-        """Random values without end (a few in turn; no codec could shrink one)."""
-        draw = random.Random(self.seed)
-        return cycle([draw.randbytes(self.record_bytes) for _ in range(8)])
+    @property
+    def num_bytes(self) -> int:
+        """Payload in all."""
+        return self.records.num_bytes(self.num_records)
 
     def turns(self, num_records: int) -> Iterator[int]:
         """0, 1, ... `num_records` - 1, no faster than wanted."""
@@ -104,7 +102,7 @@ class JavaClient:
                     Path(scratch),
                     "org.apache.kafka.tools.ProducerPerformance",
                     *("--topic", load.topic, "--num-records", str(num_records)),
-                    *("--record-size", str(load.record_bytes)),
+                    *load.records.java_arguments(Path(scratch)),
                     *("--throughput", str(load.records_per_s or -1)),
                     *("--command-property", f"bootstrap.servers={servers}", "acks=all"),
                 ),
@@ -122,7 +120,7 @@ class KafkaPython:
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._values = load.values()
+        self._values = load.records.values()
         self._producer = KafkaProducer(**load.connection.kafka_python_config(), acks="all")
 
     def write(self, num_records: int) -> None:
@@ -153,7 +151,7 @@ class Librdkafka:
     ) -> None:
         self._load = load
         self._choose = choose
-        self._values = load.values()
+        self._values = load.records.values()
         self._failures: list[Any] = []
         self._producer = producer or confluent_producer(
             load.connection, queue_buffering_max_kbytes=MEMORY_BYTES >> 10
@@ -207,7 +205,7 @@ class Balanced(Librdkafka):
         except BaseException:
             self._collector.close()
             raise
-        self._balanced.expect(load.topic, load.num_records * load.record_bytes)
+        self._balanced.expect(load.topic, load.num_bytes)
         super().__init__(load, producer=self._balanced)
 
     def close(self) -> None:
@@ -219,6 +217,16 @@ class Balanced(Librdkafka):
 def round_robin(load: Load) -> Writer:
     """Partitions in turn, even in bytes."""
     return Librdkafka(load, by_shares([1.0] * len(load.assignment)))
+
+
+def by_record_counts(load: Load) -> Writer:
+    """As many records for each broker, whatever their sizes: brokers in turn, and each one's partitions."""
+    by_leader: dict[int, Iterator[int]] = {
+        leader: cycle([number for number, ids in enumerate(load.assignment) if ids[0] == leader])
+        for leader in sorted({ids[0] for ids in load.assignment})
+    }
+    turn = cycle(by_leader.values())
+    return Librdkafka(load, lambda _: next(next(turn)))
 
 
 def weighted_by_capacity(load: Load) -> Writer:

@@ -9,7 +9,7 @@ Numbers are rounded, so that a note stays the same while nothing of interest cha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from router.brokers import BrokerTable
 from router.levelling import ReplicaSet
 from router.min_max import FloatArray
+from router.volumes import name_of
 
 __all__ = ["Decision", "advise", "put_aside_notes"]
 
@@ -37,6 +38,7 @@ class Decision:
         shares: [num_sets] what each of `sets` gets.
         horizon_bytes: stored bytes to come, per copy.
         left_out: by broker id, why it should get nothing.
+        closed: brokers that nothing can or should be put on, whether they hold the topic or not.
         leaderless: partitions that have no leader.
         unknown: partitions that the snapshot does not hold.
         put_aside: by name of a goal or score function, what was wrong with it.
@@ -49,6 +51,7 @@ class Decision:
     shares: FloatArray
     horizon_bytes: float
     left_out: Mapping[int, str]
+    closed: Container[int]
     leaderless: Sequence[int]
     unknown: Sequence[int]
     put_aside: Mapping[str, str]
@@ -96,6 +99,13 @@ def _unwritable(decision: Decision) -> Iterator[str]:
 
 def _capacities(decision: Decision) -> Iterator[str]:
     table = decision.table
+    held = table.used_bytes - table.announced_bytes
+    over = np.array(table.broker_ids)[~table.is_assumed & (held > table.capacity_bytes)].tolist()
+    if over:
+        yield (
+            f"{_brokers(over)} {_holds(over)} more than the capacity that is configured. "
+            "Correct capacity_bytes_by_broker, or make room."
+        )
     assumed = table.is_assumed & table.is_known
     if not assumed.any():
         return
@@ -134,7 +144,7 @@ def _unreached(decision: Decision) -> Iterator[str]:
         for broker_id, now in zip(
             table.broker_ids, table.utilisation(np.zeros(len(table.broker_ids))), strict=True
         )
-        if broker_id not in holding and broker_id not in decision.left_out and now < highest - _SPREAD_MIN
+        if broker_id not in holding and broker_id not in decision.closed and now < highest - _SPREAD_MIN
     ]
     if emptier:
         yield (
@@ -163,9 +173,9 @@ def _uneven(decision: Decision) -> Iterator[str]:
             "it gets nothing, but what it holds stays there. More data, or moving replicas off it, would help"
         )
     yield (
-        f"{spread:.0%} of utilisation will stay between broker {fullest} ({after[fullest]:.0%}) and broker "
-        f"{emptiest} ({after[emptiest]:.0%}) after the next {_human(decision.horizon_bytes)}: "
-        f"broker {fullest} can't be lowered, {why}."
+        f"{spread:.0%} of utilisation will stay between broker {name_of(fullest)} ({after[fullest]:.0%}) "
+        f"and broker {name_of(emptiest)} ({after[emptiest]:.0%}) "
+        f"after the next {_human(decision.horizon_bytes)}: broker {name_of(fullest)} can't be lowered, {why}."
     )
 
 
@@ -177,11 +187,15 @@ def _after(decision: Decision) -> dict[int, float]:
 
 def _brokers(broker_ids: Iterable[int]) -> str:
     ids = sorted(broker_ids)
-    return f"broker {ids[0]}" if len(ids) == 1 else f"brokers {_list(ids)}"
+    return f"broker {name_of(ids[0])}" if len(ids) == 1 else f"brokers {_list(ids)}"
+
+
+def _holds(broker_ids: Sequence[int]) -> str:
+    return "holds" if len(broker_ids) == 1 else "hold"
 
 
 def _list(numbers: Sequence[int]) -> str:
-    named = ", ".join(map(str, numbers[:_NAMED_MAX]))
+    named = ", ".join(map(name_of, numbers[:_NAMED_MAX]))
     more = len(numbers) - _NAMED_MAX
     return f"{named} and {more} more" if more > 0 else named
 

@@ -1,4 +1,5 @@
-"""How full each broker is by now, as arrays: the snapshot plus what one has sent oneself since.
+"""How full each broker is by now, as arrays: the snapshot, what one has sent oneself since, and what other
+loads have announced for it.
 
 Where a capacity is missing, something has to be assumed, and it is said in a note: used plus usable bytes of
 the broker's volumes if the broker tells them; else the smallest capacity that is known of another (careful:
@@ -32,7 +33,8 @@ class BrokerTable:
 
     Attributes:
         broker_ids: ascending.
-        used_bytes: what each holds, own bytes included; 0 where nothing is known.
+        used_bytes: what each holds, own and announced bytes included; 0 where nothing is known.
+        announced_bytes: the part of it that other loads have announced, and that may never come.
         capacity_bytes: what each may hold, or what is assumed.
         is_assumed: where the capacity is only assumed.
         is_known: where the broker is in the snapshot.
@@ -41,6 +43,7 @@ class BrokerTable:
 
     broker_ids: tuple[int, ...]
     used_bytes: FloatArray
+    announced_bytes: FloatArray
     capacity_bytes: FloatArray
     is_assumed: BoolArray
     is_known: BoolArray
@@ -78,7 +81,8 @@ def tabulate(
     broker_ids = tuple(sorted(ids | set(snapshot.brokers)))
     brokers = [snapshot.brokers.get(broker_id) for broker_id in broker_ids]
     place = {broker_id: position for position, broker_id in enumerate(broker_ids)}
-    used = np.array([broker.used_bytes if broker else 0 for broker in brokers], dtype=np.float64)
+    announced = np.array([broker.announced_bytes if broker else 0 for broker in brokers], dtype=np.float64)
+    used = announced + np.array([broker.used_bytes if broker else 0 for broker in brokers], dtype=np.float64)
     for partition, size in (own_bytes or {}).items():
         if partition in layout:
             for broker_id in layout[partition].replica_ids:
@@ -88,6 +92,7 @@ def tabulate(
     return BrokerTable(
         broker_ids=broker_ids,
         used_bytes=used,
+        announced_bytes=announced,
         capacity_bytes=np.array(
             [
                 max(assumed, float(so_far)) if capacity is None else capacity

@@ -20,7 +20,8 @@ import numpy as np
 from router.brokers import BrokerTable
 from router.levelling import ReplicaSet
 from router.min_max import FloatArray
-from telemetry_collector.snapshot import BrokerSnapshot
+from router.scoring import Willingness
+from router.volumes import broker_of
 
 __all__ = ["Candidates", "choose_candidates"]
 
@@ -43,9 +44,8 @@ class Candidates:
 def choose_candidates(
     all_sets: tuple[ReplicaSet, ...],
     table: BrokerTable,
-    brokers: Mapping[int, BrokerSnapshot],
     *,
-    willing_by_broker: Mapping[int, float],
+    asked: Willingness,
     utilisation_limit: float,
 ) -> Candidates:
     """The best sets of `all_sets` (at least one) that there are.
@@ -53,15 +53,14 @@ def choose_candidates(
     Args:
         all_sets: the replica sets with a leader.
         table: the brokers as they are by now.
-        brokers: the snapshot's, by id.
-        willing_by_broker: willingness of those that hold the topic; a missing one is vetoed.
+        asked: how willing one is to send to those that hold the topic; a missing one is vetoed.
         utilisation_limit: who is fuller is full.
     """
     holding = {broker_id for replica_set in all_sets for broker_id in replica_set.replica_ids}
     vetoed = {
-        broker_id: _why(brokers.get(broker_id))
+        broker_id: asked.vetoes.get(broker_of(broker_id), "not in the snapshot")
         for broker_id in holding
-        if not willing_by_broker.get(broker_id)
+        if not asked.by_broker.get(broker_of(broker_id))
     }
     full = {
         broker_id: why for broker_id, why in _full(table, utilisation_limit).items() if broker_id in holding
@@ -69,7 +68,7 @@ def choose_candidates(
     left_out = {**full, **vetoed}
     willing = np.array(
         [
-            willing_by_broker.get(broker_id, 0.0 if broker_id in holding else 1.0)
+            asked.by_broker.get(broker_of(broker_id), 0.0 if broker_id in holding else 1.0)
             for broker_id in table.broker_ids
         ]
     )
@@ -81,14 +80,9 @@ def choose_candidates(
     return Candidates(all_sets, np.ones(len(willing)), left_out)
 
 
-def _why(broker: BrokerSnapshot | None) -> str:
-    if broker is None:
-        return "not in the snapshot"
-    return "scored 0" if broker.is_reachable else "unreachable"
-
-
 def _full(table: BrokerTable, limit: float) -> dict[int, str]:
-    is_over = ~table.is_assumed & (table.used_bytes >= limit * table.capacity_bytes)
+    held = table.used_bytes - table.announced_bytes
+    is_over = ~table.is_assumed & (held >= limit * table.capacity_bytes)
     return {
         broker_id: "its volumes are full" if has_no_room else f"{limit:.0%} full or more"
         for broker_id, over, has_no_room in zip(table.broker_ids, is_over, table.is_full, strict=True)

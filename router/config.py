@@ -57,3 +57,13 @@ class RouterConfig(BaseModel):
         description="Level at least this part of a broker's capacity ahead, "
         "or the last bytes of a load would all go to one broker.",
     )
+    function_time_max_s: float = Field(
+        default=0.25,
+        gt=0,
+        description="A goal or score function from elsewhere that takes longer over a decision is put aside.",
+    )
+    put_aside_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="How long one that raised, answered nonsense or took long is not asked again.",
+    )

@@ -10,7 +10,7 @@ The choice is made once, from one snapshot; levelling from then on is routing's 
 Invariants, checked in tests/property/test_placement.py:
 1. Replicas of a partition are on distinct brokers, and on distinct racks where there are enough racks; where
    not, on as many as there are. A broker without a rack is a rack of its own.
-2. Only reachable brokers are used.
+2. Only reachable brokers are used; cordoned and avoided ones only where there are not enough others.
 3. With at least as many partitions as brokers, every broker leads one.
 4. The same snapshot gives the same placement.
 
@@ -18,6 +18,8 @@ Read next: forecast.py, which says what a placement would lead to.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +35,12 @@ IntArray = npt.NDArray[np.int64]
 
 
 def place_partitions(
-    snapshot: ClusterSnapshot, *, num_partitions: int, replication: int, total_bytes: int | None = None
+    snapshot: ClusterSnapshot,
+    *,
+    num_partitions: int,
+    replication: int,
+    total_bytes: int | None = None,
+    avoid: Container[int] = (),
 ) -> list[tuple[int, ...]]:
     """Replica ids for partitions 0, 1, ..., the preferred leader first, as Kafka takes them.
 
@@ -43,6 +50,7 @@ def place_partitions(
         replication: copies of each, at least 1.
         total_bytes: stored bytes that the topic will get, one copy; None when nobody knows: then copies
             are in proportion to free bytes.
+        avoid: brokers that are being drained.
 
     Raises:
         NotEnoughBrokersError: fewer brokers are reachable than copies are wanted.
@@ -53,9 +61,7 @@ def place_partitions(
             f"can't place {num_partitions} partitions of {replication} copies for {total_bytes} bytes: "
             "partitions and copies have to be at least 1, bytes at least 0"
         )
-    broker_ids = sorted(broker_id for broker_id, broker in snapshot.brokers.items() if broker.is_reachable)
-    if len(broker_ids) < replication:
-        raise NotEnoughBrokersError(replication, tuple(broker_ids))
+    broker_ids = _usable(snapshot, replication, avoid)
     wanted = _wanted_copies(snapshot, broker_ids, replication, total_bytes)
     num_brokers = len(broker_ids)
     least = np.full(num_brokers, 1 if num_partitions >= num_brokers else 0)
@@ -64,6 +70,20 @@ def place_partitions(
     racks = _rack_numbers(snapshot, broker_ids)
     chosen = _choose_followers(_spread_out(leaders), copies - leaders, racks, replication)
     return [tuple(broker_ids[place] for place in places) for places in chosen]
+
+
+def _usable(snapshot: ClusterSnapshot, replication: int, avoid: Container[int]) -> list[int]:
+    """The brokers to place copies on, ascending."""
+    reachable = sorted(broker_id for broker_id, broker in snapshot.brokers.items() if broker.is_reachable)
+    if len(reachable) < replication:
+        raise NotEnoughBrokersError(replication, tuple(reachable))
+    wanted = [
+        broker_id
+        for broker_id in reachable
+        if not snapshot.brokers[broker_id].is_cordoned and broker_id not in avoid
+    ]
+    # Kafka refuses a cordoned one by itself, with a sentence that names it.
+    return wanted if len(wanted) >= replication else reachable
 
 
 def _wanted_copies(

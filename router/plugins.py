@@ -7,21 +7,27 @@ Anybody's package can add to both kinds by an entry point in the group `evenload
 `evenload.score_functions`; a function is imported when it first has a weight above 0. Who reads weights
 from a file or a collector is not known here: they arrive as values.
 
+One that misbehaves (raises, answers nonsense, takes long) is put aside for a while: asked again each time, a
+slow one would cost its time each time. Only the built-in ones are asked at every decision and may take their
+time: a machine that is starved shouldn't lose what it levels by.
+
 Invariants, checked in tests/unit/test_levelling_plugins.py:
 1. Only known names with finite weights of at least 0 are ever in force.
 2. After `replace` returned a complaint, what was in force still is.
+3. What is put aside is not asked until its time is over, or weights are replaced.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, NamedTuple, TypeVar
 
 from router.errors import PluginError, RouterError, WeightError
 
-__all__ = ["GOALS", "SCORE_FUNCTIONS", "Weighted", "WeightedPlugins"]
+__all__ = ["GOALS", "SCORE_FUNCTIONS", "PutAside", "Weighted", "WeightedPlugins", "is_built_in"]
 
 GOALS = "evenload.goals"
 SCORE_FUNCTIONS = "evenload.score_functions"
@@ -124,6 +130,48 @@ class WeightedPlugins(Generic[F]):
             reason = f"can't be imported ({type(error).__name__}: {error})"
             raise PluginError(self._group, name, self.known, reason) from error
         return function
+
+
+class PutAside(Generic[F]):
+    """Functions that misbehaved, each for `for_s` seconds by `clock`. For any thread."""
+
+    def __init__(self, for_s: float, clock: Callable[[], float]) -> None:
+        self._for_s = for_s
+        self._clock = clock
+        self._aside: Mapping[str, tuple[float, str]] = {}
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each function was put aside, by name."""
+        return dict(self._counts)
+
+    @property
+    def current(self) -> dict[str, str]:
+        """Who is aside now, by name, with what was wrong."""
+        now_s = self._clock()
+        return {name: fault for name, (until_s, fault) in self._aside.items() if until_s > now_s}
+
+    def without(self, functions: Sequence[Weighted[F]]) -> list[Weighted[F]]:
+        """Those to be asked now."""
+        aside = self.current
+        return [each for each in functions if each.name not in aside or is_built_in(each.function)]
+
+    def add(self, faults: Mapping[str, str]) -> None:
+        """Put functions aside, each with what was wrong."""
+        if faults:
+            until_s = self._clock() + self._for_s
+            self._counts.update(faults.keys())
+            self._aside = {**self._aside, **{name: (until_s, fault) for name, fault in faults.items()}}
+
+    def forgive(self) -> None:
+        """Ask all of them again."""
+        self._aside = {}
+
+
+def is_built_in(function: object) -> bool:
+    """Whether a function is one of this package's own."""
+    return getattr(function, "__module__", "").startswith("router.")
 
 
 def _offered(group: str) -> dict[str, list[EntryPoint]]:

@@ -3,7 +3,7 @@
 The idea: a route is computed from scratch each time, by the same steps: who may be written to, how full each
 broker is by now (the snapshot plus the producer's own bytes since), how willing one is to send to it, what
 the goals make of that, and whether it differs enough from what is followed already. There is no state but the
-weights in force and a count of fallbacks; two routers that are given the same answer the same.
+weights in force, who is put aside, and counts; two routers that are given the same answer the same.
 
 Deciding never raises because of what was measured. Where no partition has a leader, or nothing fresh is
 known, shares are even: a fallback, with the reason in it.
@@ -23,8 +23,10 @@ is handed out.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -35,10 +37,11 @@ from router.candidates import choose_candidates
 from router.config import RouterConfig
 from router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, group_replica_sets, mix_goals
 from router.min_max import FloatArray
-from router.plugins import GOALS, SCORE_FUNCTIONS, WeightedPlugins
+from router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
 from router.route import Route
 from router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
-from telemetry_collector.snapshot import ClusterSnapshot
+from router.volumes import broker_of, by_volume
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 
 __all__ = ["FallbackReason", "Router"]
 
@@ -51,6 +54,9 @@ its partitions has a leader; every goal failed."""
 # uneven.
 _LEADER_SHARE_BAND = 0.02
 _SKIPPED_ROUNDS = 4
+# A load ends up to a turn away from its shares in each partition: a hundredth of what a partition gets.
+_TURNS = 100
+_BATCH_BYTES_MIN = 32 * 1024
 
 
 class Router:
@@ -63,6 +69,7 @@ class Router:
         goals: Mapping[str, Goal] | None = None,
         score_functions: Mapping[str, ScoreFunction] | None = None,
         start: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Makes a router with the weights of its configuration in force.
 
@@ -72,6 +79,7 @@ class Router:
             score_functions: likewise.
             start: from 0 to below 1, another one for each producer, so that those that start together
                 don't send their first batches to the same partition.
+            clock: seconds that only grow: how long functions take, and for how long they are put aside.
 
         Raises:
             PluginError: a goal or score function with a weight is not known or can't be imported.
@@ -85,6 +93,10 @@ class Router:
         self._score_functions = WeightedPlugins(
             SCORE_FUNCTIONS, self.config.score_functions, functions=score_functions
         )
+        self._weight_by_broker: Mapping[int, float] = {}
+        self._clock = clock
+        self._goals_aside: PutAside[Goal] = PutAside(self.config.put_aside_s, clock)
+        self._scores_aside: PutAside[ScoreFunction] = PutAside(self.config.put_aside_s, clock)
         self._fallbacks: Counter[str] = Counter()
 
     @property
@@ -92,26 +104,63 @@ class Router:
         """How many routes were fallbacks, by reason."""
         return dict(self._fallbacks)
 
+    @property
+    def put_aside(self) -> dict[str, str]:
+        """The goals and score functions that have no say at the moment, by name, with what they did."""
+        return self._goals_aside.current | self._scores_aside.current
+
+    @property
+    def put_aside_counts(self) -> dict[str, int]:
+        """How often a goal or score function was put aside, by name."""
+        return self._goals_aside.counts | self._scores_aside.counts
+
     def reload(
         self,
         *,
         goals: Mapping[str, float] | None = None,
         score_functions: Mapping[str, float] | None = None,
+        brokers: Mapping[int, float] | None = None,
     ) -> tuple[str, ...]:
         """Puts other weights in force, from the next route on.
 
         Args:
             goals: weights by name, in place of all that were in force; None leaves them.
             score_functions: likewise.
+            brokers: willingness by broker id, from 0 (drained) to 1, times what scores say; in place of
+                all that was in force.
 
         Returns:
-            A sentence for each of the two that was refused; its old weights stay in force.
+            A sentence for each of the three that was refused; its old weights stay in force.
         """
         told = (
             None if goals is None else self._goals.replace(goals),
             None if score_functions is None else self._score_functions.replace(score_functions),
+            None if brokers is None else self._replace_brokers(brokers),
         )
+        self._goals_aside.forgive()
+        self._scores_aside.forgive()
         return tuple(complaint for complaint in told if complaint is not None)
+
+    def _replace_brokers(self, weights: Mapping[int, float]) -> str | None:
+        for broker_id, weight in weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 1:
+                return f"weight of broker {broker_id} is {weight!r}: has to be a number from 0 to 1."
+        self._weight_by_broker = dict(weights)
+        return None
+
+    def explain(
+        self, snapshot: ClusterSnapshot, topic: str = "", *, now_s: float | None = None
+    ) -> Willingness:
+        """How willing one is to send to each broker of a snapshot, and why.
+
+        Args:
+            snapshot: what is known.
+            topic: the topic to be written, for score functions that look at it.
+            now_s: the time, seconds since 1970; None: when the snapshot was taken.
+        """
+        at_s = snapshot.taken_at_s if now_s is None else now_s
+        context = ScoreContext(snapshot=snapshot, topic=topic, now_s=at_s)
+        return replace(self._ask(snapshot.brokers.values(), context), put_aside=self.put_aside)
 
     def route(
         self,
@@ -147,6 +196,8 @@ class Router:
             return self._fallback("stale_snapshot", num_partitions, previous)
         if not snapshot.topics.get(topic):
             return self._fallback("unknown_topic", num_partitions, previous)
+        asked = self._ask_of_topic(snapshot, topic, now_s)
+        snapshot = by_volume(snapshot, topic)
         layout = {
             number: placed for number, placed in snapshot.topics[topic].items() if number < num_partitions
         }
@@ -155,12 +206,10 @@ class Router:
             return self._fallback("no_leader", num_partitions, previous)
         own_stored = {number: size * stored_ratio for number, size in (own_bytes or {}).items()}
         table = tabulate(snapshot, layout, own_stored)
-        asked = self._ask(all_sets, ScoreContext(snapshot=snapshot, topic=topic, now_s=now_s))
         candidates = choose_candidates(
             all_sets,
             table,
-            snapshot.brokers,
-            willing_by_broker=asked.by_broker,
+            asked=asked,
             utilisation_limit=self.config.utilisation_limit,
         )
         remaining_stored = None if remaining_bytes is None else remaining_bytes * stored_ratio
@@ -172,7 +221,13 @@ class Router:
             replica_sets=candidates.sets,
             horizon_bytes=self._horizon_bytes(remaining_stored, table, all_sets),
         )
-        mixed = mix_goals(self._goals.current, context)
+        mixed = mix_goals(
+            self._goals_aside.without(self._goals.current),
+            context,
+            time_max_s=self.config.function_time_max_s,
+            clock=self._clock,
+        )
+        self._goals_aside.add(mixed.put_aside)
         decision = Decision(
             topic=topic,
             table=table,
@@ -181,16 +236,23 @@ class Router:
             shares=mixed.shares,
             horizon_bytes=context.horizon_bytes,
             left_out=candidates.left_out,
+            closed=self._closed(snapshot),
             leaderless=sorted(number for number, placed in layout.items() if placed.leader_id is None),
             unknown=sorted(set(range(num_partitions)) - set(layout)),
-            put_aside={**asked.put_aside, **mixed.put_aside},
+            put_aside=self.put_aside,
         )
         if not mixed.names:
             return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
-        return self._follow(mixed, context, decision, previous)
+        batch_bytes = self._batch_bytes(remaining_bytes, num_partitions)
+        return self._follow(mixed, context, decision, previous, batch_bytes)
 
     def _follow(
-        self, mixed: MixedShares, context: GoalContext, decision: Decision, previous: Route | None
+        self,
+        mixed: MixedShares,
+        context: GoalContext,
+        decision: Decision,
+        previous: Route | None,
+        batch_bytes: int,
     ) -> Route:
         """A route of the new shares, or of the previous ones while they are as good."""
         notes = advise(decision)
@@ -199,22 +261,47 @@ class Router:
             or not previous.has_begun
             or not self._is_within_band(previous, mixed, context, decision.table)
         ):
-            return self._new(_by_partition(decision.sets, mixed.shares), previous, notes=notes)
+            shares = _by_partition(decision.sets, mixed.shares)
+            return self._new(shares, previous, notes=notes, batch_bytes=batch_bytes)
         if previous.notes == notes:
             return previous
-        return self._new(previous.shares, previous, notes=notes)
+        return self._new(previous.shares, previous, notes=notes, batch_bytes=batch_bytes)
 
     def _skipped_turns(self, num_partitions: int) -> int:
         # At first every batch is due at once, and large shares go first; after about as many turns as
         # partitions, any stretch of turns has each as often as its share.
         return int(num_partitions * (1 + _SKIPPED_ROUNDS * self._start)) if self._start else 0
 
-    def _ask(self, all_sets: tuple[ReplicaSet, ...], context: ScoreContext) -> Willingness:
+    def _ask_of_topic(self, snapshot: ClusterSnapshot, topic: str, now_s: float) -> Willingness:
         """How willing one is to send to each broker that holds the topic."""
-        holding = {broker_id for replica_set in all_sets for broker_id in replica_set.replica_ids}
-        known = context.snapshot.brokers
-        brokers = [known[broker_id] for broker_id in sorted(holding) if broker_id in known]
-        return willingness(brokers, context, self._score_functions.current)
+        holding = {
+            broker_id for placed in snapshot.topics[topic].values() for broker_id in placed.replica_ids
+        }
+        brokers = [
+            snapshot.brokers[broker_id] for broker_id in sorted(holding) if broker_id in snapshot.brokers
+        ]
+        return self._ask(brokers, ScoreContext(snapshot=snapshot, topic=topic, now_s=now_s))
+
+    def _closed(self, snapshot: ClusterSnapshot) -> frozenset[int]:
+        return frozenset(
+            place_id
+            for place_id, broker in snapshot.brokers.items()
+            if not broker.is_reachable
+            or broker.is_cordoned
+            or self._weight_by_broker.get(broker_of(place_id), 1.0) == 0
+        )
+
+    def _ask(self, brokers: Iterable[BrokerSnapshot], context: ScoreContext) -> Willingness:
+        asked = willingness(
+            brokers,
+            context,
+            self._scores_aside.without(self._score_functions.current),
+            weight_by_broker=self._weight_by_broker,
+            time_max_s=self.config.function_time_max_s,
+            clock=self._clock,
+        )
+        self._scores_aside.add(asked.put_aside)
+        return asked
 
     def _fallback(
         self,
@@ -236,15 +323,23 @@ class Router:
         *,
         notes: tuple[str, ...],
         reason: FallbackReason | None = None,
+        batch_bytes: int | None = None,
     ) -> Route:
         return Route(
             shares,
-            batch_bytes=self.config.batch_bytes,
+            batch_bytes=batch_bytes or self.config.batch_bytes,
             reason=reason,
             notes=notes,
             previous=previous,
             skip_turns=self._skipped_turns(len(shares)),
         )
+
+    def _batch_bytes(self, remaining_bytes: int | None, num_partitions: int) -> int:
+        """How long to stay on a partition: less than configured for a load that has only a few such turns."""
+        batch_bytes = self.config.batch_bytes
+        if remaining_bytes is None:
+            return batch_bytes
+        return min(batch_bytes, max(_BATCH_BYTES_MIN, remaining_bytes // (num_partitions * _TURNS)))
 
     def _horizon_bytes(
         self, remaining_bytes: float | None, table: BrokerTable, all_sets: tuple[ReplicaSet, ...]

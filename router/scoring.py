@@ -6,27 +6,32 @@ each with a weight: willingness is the product of score ** weight. Levelling the
 U + willingness * (C - U): a broker that one is half willing to send to looks as if it had half its free
 bytes, so it gets less, but not nothing, and what it already holds still counts.
 
-Every function here is pure: time arrives in the context, so a test can replay any moment of an outage.
+What an operator says comes first: a broker that is cordoned, or drained by a weight of 0, is not sent to
+while there is another, whatever the functions think of it.
+
+Score functions are pure: time arrives in the context, so a test can replay any moment of an outage.
 
 Invariants, checked in tests/property/test_scoring.py:
 1. Willingness lies in [0, 1]; with all weights 0 it is 1.
 2. Lowering one score never raises it.
-3. An unreachable broker scores 0.
-4. A function that raises, or returns something else than a number in [0, 1], is put aside by name for this
-   decision; the others go on.
+3. A broker that is cordoned or drained has 0.
+4. A function that raises, takes too long, or returns something else than a number in [0, 1], is put aside by
+   name for this decision; the others go on.
 
-Read next: levelling.py, which turns goals and willingness into shares.
+Read next: score_functions.py for those that are built in; levelling.py, which turns goals and willingness
+into shares.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from router.min_max import FloatArray
-from router.plugins import Weighted
+from router.plugins import Weighted, is_built_in
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 
 __all__ = [
@@ -35,7 +40,6 @@ __all__ = [
     "ScoreFunction",
     "Willingness",
     "capacity_as_seen",
-    "reachability",
     "willingness",
 ]
 
@@ -68,37 +72,63 @@ class Willingness:
 
     Attributes:
         by_broker: willingness in [0, 1] by broker id.
+        scores: by the name of each function that had a say, its score for each broker.
+        vetoes: by the id of each broker with a willingness of 0, why.
         put_aside: by the name of each function that was put aside, what was wrong with it.
     """
 
     by_broker: Mapping[int, float]
+    scores: Mapping[str, Mapping[int, float]]
+    vetoes: Mapping[int, str]
     put_aside: Mapping[str, str]
 
 
-def reachability(broker: BrokerSnapshot, context: ScoreContext) -> float:  # noqa: ARG001
-    """1 while the broker answers, 0 since it stopped."""
-    return 1.0 if broker.is_reachable else 0.0
-
-
 def willingness(
-    brokers: Iterable[BrokerSnapshot], context: ScoreContext, functions: Sequence[Weighted[ScoreFunction]]
+    brokers: Iterable[BrokerSnapshot],
+    context: ScoreContext,
+    functions: Sequence[Weighted[ScoreFunction]],
+    *,
+    weight_by_broker: Mapping[int, float] | None = None,
+    time_max_s: float = math.inf,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> Willingness:
-    """How willing one should be to send to each broker: the product of score ** weight over the functions."""
-    by_broker = {broker.broker_id: 1.0 for broker in brokers}
+    """How willing one should be to send to each broker: the product of score ** weight over the functions.
+
+    Args:
+        brokers: whom to ask about; in the context's snapshot.
+        context: what else functions may look at.
+        functions: those in force.
+        weight_by_broker: a factor from 0 to 1 by broker id, which an operator gave; 1 where absent.
+        time_max_s: how long a function of somebody else's may take over all brokers, by `clock`.
+        clock: seconds that only grow.
+    """
+    asked = list(brokers)
+    weights = weight_by_broker or {}
+    by_broker = {
+        broker.broker_id: 0.0 if broker.is_cordoned else weights.get(broker.broker_id, 1.0)
+        for broker in asked
+    }
+    vetoes = {
+        broker.broker_id: "cordoned" if broker.is_cordoned else "drained"
+        for broker in asked
+        if not by_broker[broker.broker_id]
+    }
+    scores: dict[str, Mapping[int, float]] = {}
     put_aside: dict[str, str] = {}
     for name, weight, function in functions:
-        scores: dict[int, float] = {}
-        for broker_id in by_broker:
-            score, fault = _ask(function, context.snapshot.brokers[broker_id], context)
-            if fault is not None:
-                put_aside[name] = f"{fault} for broker {broker_id}"
-                break
-            scores[broker_id] = score
-        else:
-            by_broker = {
-                broker_id: value * scores[broker_id] ** weight for broker_id, value in by_broker.items()
-            }
-    return Willingness(by_broker, put_aside)
+        try:
+            limit_s = math.inf if is_built_in(function) else time_max_s
+            of_brokers = _ask_about_all(asked, context, function, time_max_s=limit_s, clock=clock)
+        except _FaultError as fault:
+            put_aside[name] = str(fault)
+            continue
+        scores[name] = of_brokers
+        for broker in asked:
+            by_broker[broker.broker_id] *= of_brokers[broker.broker_id] ** weight
+            if not by_broker[broker.broker_id]:
+                reason = f"{name} scored 0" if broker.is_reachable else "unreachable"
+                vetoes.setdefault(broker.broker_id, reason)
+    return Willingness(by_broker, scores, vetoes, put_aside)
 
 
 def capacity_as_seen(used_bytes: FloatArray, capacity_bytes: FloatArray, willing: FloatArray) -> FloatArray:
@@ -108,11 +138,33 @@ def capacity_as_seen(used_bytes: FloatArray, capacity_bytes: FloatArray, willing
     return np.asarray(np.maximum(seen, 1.0))
 
 
-def _ask(function: ScoreFunction, broker: BrokerSnapshot, context: ScoreContext) -> tuple[float, str | None]:
+class _FaultError(Exception):
+    """A function did what none may do; its text says what, as a predicate."""
+
+
+def _ask_about_all(
+    brokers: Sequence[BrokerSnapshot],
+    context: ScoreContext,
+    function: ScoreFunction,
+    *,
+    time_max_s: float,
+    clock: Callable[[], float],
+) -> dict[int, float]:
+    scores: dict[int, float] = {}
+    began_at_s = clock()
+    for broker in brokers:
+        scores[broker.broker_id] = _ask(function, broker, context)
+        if (took_s := clock() - began_at_s) > time_max_s:
+            asked = f"{len(scores)} of {len(brokers)} brokers"
+            raise _FaultError(f"took {took_s:.2g} s for {asked}, where {time_max_s:g} s is allowed for all")
+    return scores
+
+
+def _ask(function: ScoreFunction, broker: BrokerSnapshot, context: ScoreContext) -> float:
     try:
         score = float(function(broker, context))
-    except Exception as error:  # noqa: BLE001 - anybody's code; whatever it raises, producing goes on
-        return 0.0, f"raised {type(error).__name__}: {error}"
+    except Exception as error:  # anybody's code; whatever it raises, producing goes on
+        raise _FaultError(f"raised {type(error).__name__}: {error} for broker {broker.broker_id}") from error
     if not 0.0 <= score <= 1.0:  # NaN fails this too
-        return 0.0, f"returned {score}, which is not in [0, 1],"
-    return score, None
+        raise _FaultError(f"returned {score}, which is not in [0, 1], for broker {broker.broker_id}")
+    return score

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from kafka.errors import KafkaError
@@ -26,3 +28,24 @@ def wait_until() -> Callable[[Callable[[], bool]], None]:
         pytest.fail("it never happened")
 
     return wait
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Make real disks of a given size in bytes, each a tmpfs; they are gone after the test."""
+    mounted: list[Path] = []
+
+    def make(size_bytes: int) -> Path:
+        folder = tmp_path / f"disk-{len(mounted) + 1}"
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+        done = subprocess.run(mount, capture_output=True, text=True)
+        if done.returncode:
+            pytest.fail(f"a disk of its own needs root and mount: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        # Lazily: brokers of the test are ended after this.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.plugins import Weighted
-from router.scoring import ScoreContext, ScoreFunction, capacity_as_seen, reachability, willingness
-from telemetry_collector.snapshot import BrokerSnapshot
+from router.score_functions import ingest_rate, latency, reachability
+from router.scoring import ScoreContext, ScoreFunction, capacity_as_seen, willingness
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 from telemetry_collector.testing import make_snapshot
 
 scores = st.floats(0, 1)
@@ -90,3 +92,79 @@ def test_the_less_willing_the_fuller_a_broker_looks(
     assert high <= max(capacity, 1.0) * (1 + 1e-12)
     full = capacity_as_seen(np.array([used]), np.array([capacity]), np.array([1.0]))
     assert full[0] == pytest.approx(capacity)
+
+
+BUILT_IN = (reachability, ingest_rate, latency)
+figures = st.one_of(st.none(), st.floats(0, 1e12))
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> ClusterSnapshot:
+    """Up to 6 brokers of which anything may be known or not."""
+    num_brokers = draw(st.integers(1, 6))
+    snapshot = make_snapshot([0] * num_brokers, unreachable=draw(st.sets(st.integers(1, 6))))
+    brokers = {
+        broker_id: replace(
+            broker,
+            ingest_bytes_per_s=draw(figures),
+            latency_s=draw(figures),
+            request_latency_s=draw(figures),
+        )
+        for broker_id, broker in snapshot.brokers.items()
+    }
+    return replace(snapshot, brokers=brokers)
+
+
+def score(function: ScoreFunction, snapshot: ClusterSnapshot, broker_id: int) -> float:
+    context = ScoreContext(snapshot=snapshot, topic="t", now_s=1001.0)
+    return function(snapshot.brokers[broker_id], context)
+
+
+@given(measured(), st.sampled_from(BUILT_IN))
+def test_built_in_scores_are_scores_and_veto_nobody_who_answers(
+    snapshot: ClusterSnapshot, function: ScoreFunction
+) -> None:
+    for broker_id, broker in snapshot.brokers.items():
+        assert 0.0 <= score(function, snapshot, broker_id) <= 1.0
+        assert score(function, snapshot, broker_id) > 0.0 or not broker.is_reachable
+
+
+@given(measured(), st.sampled_from(BUILT_IN), st.floats(1, 1e6))
+def test_a_worse_measurement_never_raises_a_brokers_score(
+    snapshot: ClusterSnapshot, function: ScoreFunction, factor: float
+) -> None:
+    broker = snapshot.brokers[1]
+    worse = replace(
+        broker,
+        **{
+            name: None if (value := getattr(broker, name)) is None else value * factor
+            for name in ("ingest_bytes_per_s", "latency_s", "request_latency_s")
+        },
+    )
+    after = replace(snapshot, brokers={**snapshot.brokers, 1: worse})
+    assert score(function, after, 1) <= score(function, snapshot, 1) * (1 + 1e-9)
+
+
+@given(st.integers(1, 6), figures, figures, st.sampled_from(BUILT_IN))
+def test_brokers_that_measure_the_same_all_score_one(
+    num_brokers: int, rate: float | None, took_s: float | None, function: ScoreFunction
+) -> None:
+    snapshot = make_snapshot([0] * num_brokers)
+    same = {
+        broker_id: replace(broker, ingest_bytes_per_s=rate, latency_s=took_s, request_latency_s=took_s)
+        for broker_id, broker in snapshot.brokers.items()
+    }
+    assert score(function, replace(snapshot, brokers=same), 1) == pytest.approx(1.0)
+
+
+@given(opinions, st.sampled_from(["cordoned", "drained"]))
+def test_a_broker_that_is_cordoned_or_drained_has_zero_whatever_the_functions_say(
+    given_opinions: list[tuple[float, float]], how: str
+) -> None:
+    functions = [Weighted(f"f{i}", weight, always(value)) for i, (value, weight) in enumerate(given_opinions)]
+    snapshot = make_snapshot([10, 20])
+    brokers = [replace(snapshot.brokers[1], is_cordoned=how == "cordoned"), snapshot.brokers[2]]
+    context = ScoreContext(snapshot=snapshot, topic="t", now_s=1001.0)
+    asked = willingness(brokers, context, functions, weight_by_broker={1: 0.0} if how == "drained" else {})
+    assert asked.by_broker[1] == 0.0
+    assert asked.vetoes[1] == how

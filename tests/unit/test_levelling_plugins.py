@@ -10,7 +10,7 @@ import pytest
 from router.errors import PluginError, WeightError
 from router.levelling import disk_usage
 from router.plugins import GOALS, SCORE_FUNCTIONS, Weighted, WeightedPlugins
-from router.scoring import reachability
+from router.score_functions import reachability
 
 
 def half() -> float:

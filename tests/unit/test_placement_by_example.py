@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -65,3 +66,16 @@ def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
             make_snapshot([0], 1000),
             **{"num_partitions": 1, "replication": 1, **wrong},  # type: ignore[arg-type]
         )
+
+
+def test_nothing_is_placed_on_brokers_that_are_cordoned_or_drained() -> None:
+    snapshot = make_snapshot([0] * 4, 1000)
+    cordoned = replace(snapshot.brokers[2], is_cordoned=True)
+    snapshot = replace(snapshot, brokers={**snapshot.brokers, 2: cordoned})
+    placed = place_partitions(snapshot, num_partitions=8, replication=2, avoid={3})
+    assert {broker_id for replica_ids in placed for broker_id in replica_ids} == {1, 4}
+
+
+def test_a_drained_broker_is_used_where_there_are_not_enough_others() -> None:
+    placed = place_partitions(make_snapshot([0] * 3, 1000), num_partitions=3, replication=3, avoid={2})
+    assert all(set(replica_ids) == {1, 2, 3} for replica_ids in placed)

@@ -1,0 +1,98 @@
+"""A broker limps during a load: paused for a while (SIGSTOP), or behind a slow link for all of it (tc)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset_catalog.verify import verify
+from evenload.local_cluster import LocalCluster
+from kafka_plugin.config import LoaderConfig
+from kafka_plugin.loader import load_dataset
+
+DRIVER = Path(__file__).parent / "slow_broker_driver.py"
+NUM_SAMPLES = 2_000
+PAUSE_S = 12.0  # longer than the 9 s after which the controller takes a silent broker's leaderships away
+CONFIG = LoaderConfig(transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=30, stall_timeout_s=120)
+
+
+class Pause:
+    """Pauses a broker for a while once a quarter of the load is written."""
+
+    def __init__(self, cluster: LocalCluster, broker_id: int) -> None:
+        self._cluster = cluster
+        self._broker_id = broker_id
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, samples_done: int, *_: int) -> None:
+        if self._thread is None and samples_done >= NUM_SAMPLES // 4:
+            self._thread = threading.Thread(target=self._pause)
+            self._thread.start()
+        time.sleep(0.02)
+
+    def _pause(self) -> None:
+        self._cluster.pause_broker(self._broker_id)
+        time.sleep(PAUSE_S)
+        self._cluster.resume_broker(self._broker_id)
+
+    def join(self) -> None:
+        assert self._thread is not None, "nothing has happened"
+        self._thread.join()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("replication", [1, 3])
+def test_a_load_outlasts_a_broker_that_is_paused(
+    make_cluster: Callable[..., LocalCluster], replication: int
+) -> None:
+    cluster = make_cluster()
+    pause = Pause(cluster, 2)
+    source: dict[str, Any] = {"n": np.arange(NUM_SAMPLES), "x": np.zeros((NUM_SAMPLES, 500), np.uint8)}
+    manifest = load_dataset(
+        source,
+        "paused",
+        connection=cluster.connection,
+        config=CONFIG,
+        replication=replication,
+        progress=pause,
+    )
+    pause.join()
+    cluster.wait_until_ready(60)
+    report = verify(cluster.connection, manifest)
+    assert report.is_clean, report
+
+
+def load_with_a_slow_broker(which: str) -> dict[str, Any]:
+    """In a network namespace of its own, so that nobody else's loopback is slow."""
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, str(DRIVER), which],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_slow_broker_is_spared_where_latency_has_a_weight() -> None:
+    found = load_with_a_slow_broker("latency")
+    assert found["is_clean"]
+    led = found["leader_bytes"]
+    assert led["2"] < 0.7 * min(led["1"], led["3"]), found
+
+
+@pytest.mark.timeout(300)
+def test_a_load_with_a_slow_broker_is_exact_where_only_room_counts() -> None:
+    assert load_with_a_slow_broker("default")["is_clean"]
