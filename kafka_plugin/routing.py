@@ -15,10 +15,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from router.route import Route
 from router.router import Router
+from router.scoring import Willingness
 from telemetry_collector.cache import SnapshotCache
 from telemetry_collector.reports import RouteReport
 from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
@@ -235,18 +237,32 @@ class TopicRouting:
         return self._route
 
     def report(self, producer: str, remaining_bytes: int | None) -> RouteReport:
-        """How this topic's records are routed at the moment, for whoever wants to see it."""
-        route = self._route
+        """How this topic's records are routed at the moment, and why, for whoever wants to see it."""
+        route, asked = self._route, self._ask_why()
         return RouteReport(
             producer=producer,
             topic=self.topic,
             shares=route.shares,
             reason=route.reason,
             notes=route.notes,
+            put_aside=asked.put_aside,
+            willingness=asked.by_broker,
+            scores=asked.scores,
             sent_bytes=max(0, self.own_bytes.total_sent),
             remaining_bytes=remaining_bytes,
             num_fallbacks=self.num_fallbacks,
         )
+
+    def _ask_why(self) -> Willingness:
+        """What score functions say of the brokers that hold the topic."""
+        cached = self._cache.latest() if self._cache is not None else None
+        if self._router is None or cached is None or cached.is_stale:
+            return Willingness(by_broker={}, scores={}, vetoes={}, put_aside={})
+        snapshot, now_s = cached.snapshot, cached.snapshot.taken_at_s + cached.age_s
+        layout = snapshot.topics.get(self.topic, {})
+        holding = {broker_id for placed in layout.values() for broker_id in placed.replica_ids}
+        held = replace(snapshot, brokers={b: known for b, known in snapshot.brokers.items() if b in holding})
+        return self._router.explain(held, self.topic, now_s=now_s)
 
     def stored_bytes_to_come(self, remaining_bytes: int, *, expected_ratio: float = 1.0) -> dict[int, int]:
         """What each broker would get of payload still to come, by the shares in use; all copies count."""

@@ -39,6 +39,7 @@ class WeightsInForce:
             score_functions=(
                 self._config.score_functions if wanted.score_functions is None else wanted.score_functions
             ),
+            brokers=wanted.brokers,
         )
         for complaint in complaints:
             _log.warning("weights are kept as they were: %s", complaint)

@@ -203,6 +203,22 @@ def test_routes_are_reported(make: Callable[..., ProducerRouting], collector: He
     _wait_for(lambda: bool(getattr(collector, "reports", [])))
     report = collector.reports[-1]
     assert (report.topic, report.shares, report.sent_bytes) == ("t", {1: 1.0}, 1000)
+    assert report.willingness == {1: 1.0, 2: 1.0}
+    assert report.scores == {"reachability": {1: 1.0, 2: 1.0}}
+
+
+def test_a_broker_that_an_operator_drains_gets_nothing_any_more(
+    make: Callable[..., ProducerRouting], collector: Hearing
+) -> None:
+    routing = make().add("t", 2)
+    assert routing.route.shares == {1: 1.0}
+    collector.told_weights = Weights(brokers={2: 0.0})
+
+    def is_drained() -> bool:
+        routing.partition_for(1000)
+        return routing.route.shares == {0: 1.0}
+
+    _wait_for(is_drained)
 
 
 def test_closing_ends_the_thread(make: Callable[..., ProducerRouting]) -> None:
