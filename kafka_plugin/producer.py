@@ -67,6 +67,7 @@ class BalancedProducer(Producer):
 
     Raises:
         PluginConfigError: A setting would hide lost records, or can't be used by the collector.
+        ValueError: EVENLOAD_COLLECTOR_URL is not http://host:port.
     """
 
     def __init__(

@@ -150,8 +150,7 @@ class RemoteCollector(SnapshotThread):
 
     def use(self, assembled: Assembled, weights: Weights | None) -> None:
         """An answer of the service (polling.py)."""
-        if weights != self._weights:
-            self._weights = weights
+        self._weights = weights
         self._publish(assembled)
 
     async def go_without(self, reason: str) -> None:

@@ -282,8 +282,10 @@ class Polling:
                 "intents",
                 self._requests.withdraw(load) if intent is None else self._requests.announce(intent),
             )
-            if self._intents.get(load) is intent:
+            if self._intents.get(load) is intent:  # and nothing newer meanwhile
                 self._intents.pop(load, None)
+                if intent is None:
+                    self._own_loads.discard(load)
         if self._reports:
             reports, self._reports = self._reports, {}
             await self._count("reports", self._requests.report(list(reports.values())))

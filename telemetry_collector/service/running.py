@@ -13,6 +13,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from aiohttp import web
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -93,6 +94,7 @@ async def serve(
         await web.TCPSite(runner, host, port).start()
         collector.start()
         house = asyncio.create_task(service.keep_house())
+        house.add_done_callback(partial(_end_with, stopped))
         stack.callback(house.cancel)
         on_ready(_url(host, runner.addresses[0][1]))
         return await stopped
@@ -101,6 +103,12 @@ async def serve(
 def _stop(stopped: asyncio.Future[signal.Signals], by: signal.Signals) -> None:
     if not stopped.done():
         stopped.set_result(by)
+
+
+def _end_with(stopped: asyncio.Future[signal.Signals], task: asyncio.Task[None]) -> None:
+    """A service that can't keep house any more doesn't go on half."""
+    if not task.cancelled() and (error := task.exception()) is not None and not stopped.done():
+        stopped.set_exception(error)
 
 
 def _url(host: str, port: int) -> str:

@@ -162,7 +162,7 @@ JSON = st.recursive(
 
 
 @given(SNAPSHOTS, st.data())
-def test_an_answer_with_one_value_replaced_is_an_answer_or_an_error_of_ours(
+def test_an_answer_with_one_value_changed_is_an_answer_or_an_error_of_ours(
     snapshot: ClusterSnapshot, data: st.DataObject
 ) -> None:
     document: Any = json.loads(_body(snapshot))
@@ -173,7 +173,13 @@ def test_an_answer_with_one_value_replaced_is_an_answer_or_an_error_of_ours(
         if not isinstance(at[key], dict | list) or not at[key] or data.draw(st.booleans()):
             break
         at = at[key]
-    at[key] = data.draw(JSON)
+    change = data.draw(st.sampled_from(["replace", "drop", "repeat"]))
+    if change == "drop":
+        del at[key]
+    elif change == "repeat" and isinstance(at, list):
+        at.insert(key, at[key])
+    else:
+        at[key] = data.draw(JSON)
     body = json.dumps(document).encode()
     answer = _answer_or_refusal(body)
     assert isinstance(answer, SnapshotAnswer) or len(str(answer)) < 500
