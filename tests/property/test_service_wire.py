@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
 import gzip
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +30,7 @@ from telemetry_collector.service.wire import (
     encode_told,
 )
 from telemetry_collector.snapshot import LogDirSnapshot
+from telemetry_collector.testing import make_snapshot
 from telemetry_collector.weights import Weights
 
 IDS = st.integers(0, 6)
@@ -161,27 +166,47 @@ JSON = st.recursive(
 )
 
 
-@given(SNAPSHOTS, st.data())
-def test_an_answer_with_one_value_changed_is_an_answer_or_an_error_of_ours(
-    snapshot: ClusterSnapshot, data: st.DataObject
+WHOLE = json.loads(
+    _body(
+        make_snapshot([1, 2], topics={"t": [(1, 2)]}, stored_bytes={("t", 0): 5}, unreachable=[2]),
+        weights=Weights(goals={"g": 1.0}, brokers={1: 0.5}),
+        announced={"l": {1: 2}},
+    )
+)
+
+
+def _places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in a document."""
+    if path:
+        yield path
+    if isinstance(document, dict | list):
+        for key in document if isinstance(document, dict) else range(len(document)):
+            yield from _places(document[key], (*path, key))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(_places(WHOLE))), st.sampled_from(["replace", "drop", "repeat"]), JSON
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_an_answer_with_some_values_changed_is_an_answer_or_an_error_of_ours(
+    changes: list[tuple[tuple[Any, ...], str, Any]],
 ) -> None:
-    document: Any = json.loads(_body(snapshot))
-    at: Any = document
-    while True:
-        keys = list(at) if isinstance(at, dict) else range(len(at))
-        key = data.draw(st.sampled_from(list(keys)))
-        if not isinstance(at[key], dict | list) or not at[key] or data.draw(st.booleans()):
-            break
-        at = at[key]
-    change = data.draw(st.sampled_from(["replace", "drop", "repeat"]))
-    if change == "drop":
-        del at[key]
-    elif change == "repeat" and isinstance(at, list):
-        at.insert(key, at[key])
-    else:
-        at[key] = data.draw(JSON)
-    body = json.dumps(document).encode()
-    answer = _answer_or_refusal(body)
+    document = copy.deepcopy(WHOLE)
+    for (*path, key), change, value in changes:
+        with contextlib.suppress(LookupError, TypeError):  # an earlier change has taken the place away
+            inside = functools.reduce(lambda at, step: at[step], path, document)
+            if change == "drop":
+                del inside[key]
+            elif change == "repeat" and isinstance(inside, list):
+                inside.insert(key, inside[key])
+            else:
+                inside[key] = value
+    answer = _answer_or_refusal(json.dumps(document).encode())
     assert isinstance(answer, SnapshotAnswer) or len(str(answer)) < 500
 
 
