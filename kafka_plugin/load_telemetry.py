@@ -6,6 +6,7 @@ count it before it is stored. For the thread that loads: none of it waits.
 
 from __future__ import annotations
 
+import logging
 import time
 
 from kafka_plugin.routing import TopicRouting
@@ -13,6 +14,7 @@ from kafka_plugin.weights_in_force import WeightsInForce
 from telemetry_collector.opening import AnyCollector
 from telemetry_collector.reports import Intent
 
+_log = logging.getLogger(__name__)
 _ANNOUNCE_S = 1.0
 _REPORT_S = 5.0
 
@@ -43,6 +45,7 @@ class LoadTelemetry:
         self._load = load
         self._producer = producer
         self._announced_s = self._reported_s = float("-inf")
+        self._has_failed = False
 
     def refresh(self, remaining_bytes: int, *, expected_ratio: float) -> None:
         """Decide shares anew, and tell what follows.
@@ -54,6 +57,14 @@ class LoadTelemetry:
         if self._weights is not None:
             self._weights.follow(self._collector.weights)
         self._routing.refresh(remaining_bytes, expected_ratio=expected_ratio)
+        try:
+            self._tell(remaining_bytes, expected_ratio)
+        except Exception:  # noqa: BLE001 - nothing that is only told may end a load
+            if not self._has_failed:
+                self._has_failed = True
+                _log.exception("others aren't told what this load will write")
+
+    def _tell(self, remaining_bytes: int, expected_ratio: float) -> None:
         now_s = time.monotonic()
         if now_s - self._announced_s >= _ANNOUNCE_S:
             self._announced_s = now_s

@@ -19,6 +19,8 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -134,12 +136,13 @@ class ProducerRouting:
                 count_partitions=self._count_partitions,
             )
             added = _Topic(routing)
-            added.total_bytes = self._expected.pop(topic, None)
             self._collector.watch([topic])
         gives_up_at_s = time.monotonic() + self._config.first_snapshot_timeout_s
         self._wait_for_snapshot(topic)
         with self._lock:
             added = self._topics.setdefault(topic, added)
+            if topic in self._expected:
+                added.total_bytes = self._expected.pop(topic)
             self._start_deciding()
         self._wake.set()
         added.is_decided.wait(max(0.1, gives_up_at_s - time.monotonic()))
@@ -191,25 +194,31 @@ class ProducerRouting:
         """One round. Returns whether there will be another."""
         if self._is_closed:
             return False
+        self._try(lambda: self._weights.follow(self._collector.weights))
+        for topic in list(self._topics.values()):
+            if topic.wants_refresh:
+                self._try(partial(self._refresh, topic))
+            topic.is_decided.set()
+        self._try(self._report)
+        return True
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """What goes wrong is counted, and leaves things as they are; the next round may do better."""
         try:
-            self._weights.follow(self._collector.weights)
-            for topic in list(self._topics.values()):
-                if topic.wants_refresh:
-                    self._refresh(topic)
-            self._report()
-        except Exception:  # noqa: BLE001 - the shares in use stay, and the next round may do better
+            act()
+        except Exception:  # noqa: BLE001 - whatever it is, producing goes on
             self.num_failed_refreshes += 1
             if self.num_failed_refreshes == 1:
                 _log.exception("shares can't be decided anew and stay as they are")
-        finally:
-            for topic in list(self._topics.values()):
-                topic.is_decided.set()
-        return True
 
     def _refresh(self, topic: _Topic) -> None:
         topic.is_due = False
         topic.refreshed_bytes = topic.routing.own_bytes.total_sent
-        topic.routing.refresh(topic.remaining_bytes, expected_ratio=self.stored_ratio)
+        try:
+            topic.routing.refresh(topic.remaining_bytes, expected_ratio=self.stored_ratio)
+        except BaseException:
+            topic.is_due = True
+            raise
 
     def _report(self) -> None:
         now_s = time.monotonic()
