@@ -155,6 +155,23 @@ def test_a_fault_in_deciding_is_counted_and_the_next_round_may_do_better(
     assert [r.getMessage() for r in caplog.records] == ["shares can't be decided anew and stay as they are"]
 
 
+def test_a_topic_that_can_not_be_decided_keeps_no_other_from_it(
+    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refresh = TopicRouting.refresh
+
+    def faulty(self: TopicRouting, *args: Any, **kwargs: Any) -> Any:
+        if self.topic == "t":
+            raise ZeroDivisionError("a bug")
+        return refresh(self, *args, **kwargs)
+
+    monkeypatch.setattr(TopicRouting, "refresh", faulty)
+    producing = make()
+    first, second = producing.add("t", 2), producing.add("u", 2)
+    assert first.route.shares == {0: 0.5, 1: 0.5}
+    assert second.route.shares == {1: 1.0}
+
+
 def test_what_is_expected_is_counted_from_then_on(make: Callable[..., ProducerRouting]) -> None:
     producing = make()
     producing.expect("t", 100 * MIB)
