@@ -142,14 +142,16 @@ def _change_weights(url: str, weights: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("by", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_it_is_ready_soon_and_stops_within_a_second_or_so_even_while_it_is_asked(
+def test_it_is_ready_soon_and_stops_at_once_though_nobody_takes_what_it_pushes(
     connection: Connection, start_collector: StartCollector, by: int, status: int
 ) -> None:
     service = start_collector(connection, "--otlp-endpoint", "http://127.0.0.1:9/v1/metrics")
     _wait_for(lambda: _is_ready(service.url))
     began_s = time.monotonic()
     assert service.end(by) == status
-    assert time.monotonic() - began_s < 3.0  # one, on a machine that does nothing else
+    # Less than one by itself, but these tests have no processor of their own; a push that is waited for takes
+    # more than ten.
+    assert time.monotonic() - began_s < 8.0
 
 
 def _is_ready(url: str) -> bool:

@@ -274,16 +274,16 @@ def test_a_refusal_of_what_is_told_is_counted_and_shown(make: MakeRemote) -> Non
 
 
 def test_telling_waits_for_nobody_while_the_service_is_silent(service: FakeService, make: MakeRemote) -> None:
+    num_told = 1000
     with make() as collector:
         collector.snapshot()
         service.misbehave = FakeService.silence
         began_s = time.perf_counter()
-        for number in range(1000):
+        for number in range(num_told):
             collector.announce(Intent(load=f"l{number}", topic="t", bytes_by_broker={1: 10}))
             collector.cache.latest()
-        assert time.perf_counter() - began_s < 0.5
-        began_s = time.perf_counter()
-    assert time.perf_counter() - began_s < 2.0
+    # Also the closing: all of it takes less than waiting for a tenth of the answers would.
+    assert time.perf_counter() - began_s < num_told / 10 * CONFIG.deadline_s
 
 
 def test_a_connection_without_a_service_is_refused() -> None:
