@@ -5,16 +5,19 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
 
-.PHONY: demo test setup check torture bench clean help
+.PHONY: demo test test-tools setup check torture bench clean help
 
 help: ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
 demo: setup ## real Kafka, real data, two workers, one killed: prints what happened (under 3 minutes)
 	$(BIN)/evenload demo
 
-test: check ## every check and every test, against embedded brokers (under 20 minutes on 2 cores)
+test: check test-tools ## every check and every test, against embedded brokers (under 20 minutes on 2 cores)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
+	@tests/get_tools.sh $(VENV)
 
 torture: setup ## the fault tests three times in a row, and 200 random kills
 	for round in 1 2 3; do $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/fault || exit 1; done

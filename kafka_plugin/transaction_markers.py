@@ -26,10 +26,12 @@ from kafka import TopicPartition
 from kafka.admin import ProducerState, TransactionDescription, TransactionState
 from kafka.errors import (
     AuthorizationError,
+    ClusterAuthorizationFailedError,
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     KafkaError,
     ProducerFencedError,
+    TransactionalIdAuthorizationFailedError,
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -38,6 +40,7 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnM
 
 from kafka_connection import BrokersUnreachableError, Connection
 from kafka_connection.clients import may_pass, open_admin
+from kafka_connection.refusals import missing_permission
 from kafka_plugin.errors import (
     MarkerRefusedError,
     TransactionFailedError,
@@ -54,6 +57,11 @@ _NUM_POLLS = 40
 _EPOCH_OF_NOBODY = 2**15 - 1  # brokers begin a new producer id before that
 _ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _NO_LEADER = -1
+_OPERATION_BY_REFUSAL = {
+    # For writing a marker; see KAFKA-16513.
+    ClusterAuthorizationFailedError: "ALTER, or before Kafka 3.8 CLUSTER_ACTION,",
+    TransactionalIdAuthorizationFailedError: "WRITE",
+}
 
 
 class _NoLeaderError(Exception):
@@ -176,11 +184,9 @@ class TransactionMarkers:
                 with attempt:
                     self._try(step)
         except AuthorizationError as error:
-            raise MarkerRefusedError(
-                self._transactional_id,
-                f"{type(error).__name__}; it takes READ on the topics and, where a broker died while a "
-                "transaction ended, ALTER on the cluster",
-            ) from error
+            permission = missing_permission(error.errno, _OPERATION_BY_REFUSAL.get(type(error), "READ"))
+            reason = permission or type(error).__name__
+            raise MarkerRefusedError(self._transactional_id, reason) from error
         except UnsupportedVersionError as error:
             reason = "they are older than Kafka 3.0, and can't say which transactions are open"
             raise MarkerRefusedError(self._transactional_id, reason) from error
@@ -203,6 +209,7 @@ class TransactionMarkers:
 
         Raises:
             ConcurrentTransactionsError: Its coordinator is still ending it.
+            _NoLeaderError: It can't, before a broker is back.
         """
         for _ in range(_NUM_POLLS):
             try:
@@ -212,6 +219,8 @@ class TransactionMarkers:
             if found.state not in _ENDING:
                 return found
             time.sleep(_POLL_S)
+        # Coordinators that don't skip a partition without a leader (Kafka 3) wait for it.
+        _by_leader(admin, found.topic_partitions, pass_over_gone=True)
         raise ConcurrentTransactionsError("its coordinator is still telling them")
 
     def _fence(self, admin: kafka.KafkaAdminClient, last: TransactionDescription) -> NoReturn:
@@ -252,6 +261,21 @@ class TransactionMarkers:
 def _open_transactions(
     admin: kafka.KafkaAdminClient, partitions: Collection[TopicPartition], *, pass_over_gone: bool = False
 ) -> Iterator[_OpenTransaction]:
+    for leader, led in _by_leader(admin, partitions, pass_over_gone=pass_over_gone).items():
+        for at, state in admin.describe_producers(led, broker_id=leader).items():
+            for producer in state.active_producers:
+                if producer.current_transaction_start_offset >= 0:
+                    yield _OpenTransaction(at, leader, producer)
+
+
+def _by_leader(
+    admin: kafka.KafkaAdminClient, partitions: Collection[TopicPartition], *, pass_over_gone: bool
+) -> dict[int, list[TopicPartition]]:
+    """Who can be asked about partitions.
+
+    Raises:
+        _NoLeaderError: Nobody, for one of them.
+    """
     by_leader: dict[int, list[TopicPartition]] = {}
     for topic in admin.describe_topics(sorted({at.topic for at in partitions})):
         error = kafka.errors.for_code(topic["error_code"])
@@ -269,11 +293,7 @@ def _open_transactions(
                     f"({', '.join(map(str, described['replica_nodes']))}) are down"
                 )
             by_leader.setdefault(described["leader_id"], []).append(at)
-    for leader, led in by_leader.items():
-        for at, state in admin.describe_producers(led, broker_id=leader).items():
-            for producer in state.active_producers:
-                if producer.current_transaction_start_offset >= 0:
-                    yield _OpenTransaction(at, leader, producer)
+    return by_leader
 
 
 def _write_marker(admin: kafka.KafkaAdminClient, found: _OpenTransaction, *, is_committed: bool) -> None:

@@ -28,8 +28,14 @@ from dataset_catalog.encoding import RECORD_HEADER
 from dataset_catalog.manifest import Encoding, Run, runs_of_records
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
+from kafka_connection.refusals import missing_permission
 from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import LoadError, RecordRefusedError, TransactionFailedError
+from kafka_plugin.errors import (
+    LoadError,
+    RecordRefusedError,
+    TransactionFailedError,
+    WriteNotAllowedError,
+)
 from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers
 
 LIBRDKAFKA_CHOOSES = ALL_PARTITIONS  # RD_KAFKA_PARTITION_UA; it may write to any of them
@@ -39,12 +45,12 @@ _FIRST_IN_FLIGHT_BYTES = 16 << 20
 _LEAST_IN_FLIGHT_BYTES = 4 << 20
 _USABLE_FRACTION = 0.7  # of the transaction's timeout
 _MARKERS_S = 10.0  # how long all partitions may take to hear of a commit; then the id is taken anew
+_WHY_S = 1.0  # how long we ask why a commit has no answer
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _REFUSED = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_RECORD,
     KafkaError.POLICY_VIOLATION,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.UNKNOWN_TOPIC_OR_PART,  # librdkafka has waited for it for half a minute by then
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
@@ -69,6 +75,7 @@ class _Attempt:
         self.num_waiting = 0
         self.waiting_bytes = 0
         self.problem: LoadError | None = None
+        self.is_given_up = False  # by the client, which then says no more of a record than that
         self._reporters: dict[int, Callable[[KafkaError | None, Message], None]] = {}
 
     def reporter(self, num_samples: int) -> Callable[[KafkaError | None, Message], None]:
@@ -81,6 +88,7 @@ class _Attempt:
                 partition, offset = cast(int, message.partition()), message.offset()
                 is_stored = error is None and offset is not None and offset >= 0
                 if error is not None:
+                    self.is_given_up = self.is_given_up or error.code() == KafkaError._PURGE_QUEUE
                     self.problem = self.problem or _problem(error, message.topic())
                 elif not is_stored:
                     lost = TransactionFailedError("a record was acknowledged without an offset")
@@ -259,7 +267,13 @@ class TransactionalWriter:
         """
         self.settle()
         left_s = self._config.transaction_timeout_s * _USABLE_FRACTION - self.age_s
-        self._retried(self._open_producer().commit_transaction, max(1.0, left_s))
+        try:
+            self._retried(self._open_producer().commit_transaction, max(1.0, left_s))
+        except TransactionFailedError as error:
+            if _is_unanswered(error):
+                # Kafka 3 does not answer while a partition has no leader: which one says more.
+                self._markers.complete(self._attempt.partitions, _WHY_S, is_committed=True)
+            raise
         self._markers.complete(self._attempt.partitions, _MARKERS_S, is_committed=True)
         pace = num_bytes / max(0.01, self.age_s)
         wanted = int(pace * _RATE_WINDOW_S)
@@ -301,11 +315,25 @@ class TransactionalWriter:
     def _check_attempt(self) -> None:
         attempt = self._attempt
         if attempt.problem is not None:
-            raise attempt.problem
+            raise (self._why_given_up() if attempt.is_given_up else None) or attempt.problem
         limit_s = self._config.transaction_timeout_s * _USABLE_FRACTION
         if self.age_s > limit_s:
             waiting = f"{attempt.num_waiting} records were not acknowledged"
             raise TransactionFailedError(f"{waiting} within {limit_s:.0f} s")
+
+    def _why_given_up(self) -> LoadError | None:
+        try:
+            # Refused with the reason, and without any effect: nothing begins within a transaction.
+            self._open_producer().begin_transaction()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._STATE:
+                return None
+            problem = _translated(error)
+            if isinstance(problem, WriteNotAllowedError):  # it isn't said where
+                topics = sorted({at.topic for at in self._attempt.partitions})
+                return WriteNotAllowedError(f"to {' or '.join(map(repr, topics))}", problem.permission)
+            return problem
+        return None
 
     def _retried(self, call: Callable[[float], None], timeout_s: float) -> None:
         """A call of the transactional API: again while it may be called again, up to a deadline."""
@@ -325,9 +353,18 @@ def _translated(error: KafkaException, topic: str | None = None) -> LoadError:
     return _problem(error.args[0], topic)
 
 
+def _is_unanswered(error: TransactionFailedError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError._TIMED_OUT
+
+
 def _problem(fault: KafkaError, topic: str | None) -> LoadError:
     if fault.code() in _FENCED:
         return ProducerFencedError(fault.str())
+    permission = missing_permission(fault.code(), "WRITE")
+    if permission is not None:
+        what = f"to topic {topic!r}" if topic is not None else "in transactions"
+        return WriteNotAllowedError(what, permission)
     if fault.code() in _REFUSED and topic is not None:
         return RecordRefusedError(topic, fault.str())
     return TransactionFailedError(fault.str())

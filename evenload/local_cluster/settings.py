@@ -1,7 +1,7 @@
 """What an embedded cluster is, between two starts: cluster.json in its folder.
 
 Made at the first start and kept, so that a later start is the same cluster: the same ids, the
-same ports (clients and Kafka's own metadata hold them), the same capacities. kafka_connection
+same ports (clients and Kafka's own metadata hold them), the same Kafka, the same capacities. kafka_connection
 reads two of its fields, `bootstrap_servers` and `capacity_bytes_by_broker`.
 """
 
@@ -20,10 +20,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kafka_connection.environment import CLUSTER_FILE
 
 from .errors import LocalClusterError
+from .jars import KAFKA_VERSION
 from .properties import HOST, broker_properties, common_properties, controller_properties
 
 CONTROLLER = "controller"
 _BROKER = "broker-"
+_LISTENERS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 # Below the range from which the kernel takes ports for outgoing connections (32768 up on Linux): a port
 # in it may be taken by any client while a broker is down.
@@ -35,6 +37,7 @@ class ClusterSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kafka_version: str = "4.3.1"  # of those that were made before there was a choice
     cluster_id: str
     bootstrap_servers: str
     controller_port: int
@@ -44,10 +47,11 @@ class ClusterSettings(BaseModel):
     properties_by_broker: Mapping[int, Mapping[str, str]] = {}
 
     @classmethod
-    def make(cls, capacity_bytes_by_broker: Mapping[int, int]) -> Self:
+    def make(cls, capacity_bytes_by_broker: Mapping[int, int], *, kafka_version: str = KAFKA_VERSION) -> Self:
         """Settings of a new cluster, on ports that are free now."""
         controller_port, *broker_ports = free_ports(1 + len(capacity_bytes_by_broker))
         return cls(
+            kafka_version=kafka_version,
             cluster_id=new_cluster_id(),
             bootstrap_servers=",".join(f"{HOST}:{port}" for port in broker_ports),
             controller_port=controller_port,
@@ -69,10 +73,12 @@ class ClusterSettings(BaseModel):
         common = common_properties(len(self.port_by_broker), self.controller_port)
         if server == CONTROLLER:
             own = controller_properties(folder, self.controller_port)
-            return {**common, **own, **self.broker_properties}
+            return _with({**common, **own}, self.broker_properties)
         broker_id = _broker_id(server)
         own = broker_properties(folder, broker_id, self.port_by_broker[broker_id])
-        return {**common, **own, **self.broker_properties, **self.properties_by_broker.get(broker_id, {})}
+        return _with(
+            _with({**common, **own}, self.broker_properties), self.properties_by_broker.get(broker_id, {})
+        )
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -94,6 +100,15 @@ class ClusterSettings(BaseModel):
         unfinished = path.with_suffix(".part")
         unfinished.write_text(self.model_dump_json(indent=2) + "\n")
         unfinished.replace(path)
+
+
+def _with(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """What a server is told when more is given: listeners come to ours, anything else replaces it.
+
+    Ours have to stay: servers reach each other there, and are asked there whether they serve.
+    """
+    listeners = {name: f"{ours[name]},{given[name]}" for name in _LISTENERS if name in ours and name in given}
+    return {**ours, **given, **listeners}
 
 
 def _broker_id(server: str) -> int:

@@ -17,6 +17,7 @@ from kafka.errors import ConcurrentTransactionsError
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.topic_admin import TopicAdmin
 from evenload.local_cluster import LocalCluster, temporary_cluster
+from evenload.local_cluster.jars import KAFKA_VERSIONS
 from kafka_connection.clients import confluent_producer, open_admin
 from kafka_plugin import transactional_writer
 from kafka_plugin.config import LoaderConfig
@@ -25,6 +26,7 @@ from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers,
 from kafka_plugin.transactional_writer import TransactionalWriter
 
 SETTLED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT, TransactionState.EMPTY)
+WAITING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)  # Kafka 3, for the broker
 NUM_PARTITIONS = 2  # the first on the broker that will die, the second on one that won't
 
 
@@ -67,9 +69,10 @@ class Place:
             )
 
     def restart(self) -> None:
-        """Have the broker back, once the coordinator believes that all is told."""
+        """Have the broker back, once the coordinator believes that all is told, or waits for it."""
+        waits = WAITING if self.cluster.kafka_version < "4" else ()
         with open_admin(self.cluster.connection) as admin:
-            self.wait_until(lambda: self._state(admin) in SETTLED)
+            self.wait_until(lambda: self._state(admin) in (*SETTLED, *waits))
         self.cluster.restart_broker(self.doomed_broker)
         self.cluster.wait_until_ready(60)
 
@@ -93,9 +96,9 @@ def write(writer: TransactionalWriter, topic: str, value: bytes, *, first_partit
     writer.settle()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with temporary_cluster(num_brokers=3) as cluster:
+@pytest.fixture(scope="module", params=[KAFKA_VERSIONS[0], KAFKA_VERSIONS[-1]])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    with temporary_cluster(num_brokers=3, kafka_version=request.param) as cluster:
         yield cluster
 
 
@@ -167,8 +170,10 @@ def test_a_commit_waits_for_no_partition_that_it_did_not_write_to(place: Place) 
 def test_the_commit_of_a_loader_that_died_is_known_where_no_leader_was(place: Place) -> None:
     producer = place.producer()
     place.kill()
-    producer.commit_transaction(60)
-    place.restart()
+    with ThreadPoolExecutor() as threads:
+        committed = threads.submit(producer.commit_transaction, 60)
+        place.restart()
+        committed.result()  # Kafka 3 may not have said so before
     with closing(place.writer()):
         assert place.committed() == [b"by the dead"] * NUM_PARTITIONS
 

@@ -44,3 +44,22 @@ def test_every_broker_votes_under_its_own_name_and_advertises_the_port_it_publis
 
 def test_the_ray_image_is_the_ray_that_is_pinned(compose: dict[str, Any]) -> None:
     assert f":{importlib.metadata.version('ray')}-" in compose["services"]["ray-head"]["image"]
+
+
+def test_prometheus_scrapes_the_port_that_the_collector_serves(compose: dict[str, Any]) -> None:
+    scraped = yaml.safe_load((COMPOSE.parent / "deploy/prometheus/prometheus.yml").read_text())
+    collector = compose["services"]["collector"]
+    assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": ["collector:9405"]}]
+    assert "--port 9405" in collector["command"]
+    assert collector["ports"] == ["127.0.0.1:9405:9405"]
+
+
+def test_what_is_mounted_from_here_is_here(compose: dict[str, Any]) -> None:
+    mounted = [
+        volume.split(":")[0]
+        for service in compose["services"].values()
+        for volume in service.get("volumes", [])
+        if volume.startswith("./")
+    ]
+    assert len(mounted) == 3
+    assert all((COMPOSE.parent / folder).is_dir() for folder in mounted)

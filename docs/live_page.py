@@ -1,0 +1,231 @@
+"""Make docs/live-page-*.png: the live page of a made-up evening, drawn by the real page from real decisions.
+
+    python docs/live_page.py            # needs Chromium: apt-get install chromium
+    python docs/live_page.py FOLDER     # every width and colour scheme, to look at
+
+Five brokers of three sizes. A load levels them for an hour by the product's own routes, while another
+application fills broker 2, broker 4 is slow, and a producer has no fresh snapshot. What is measured is made
+up; routes, willingness, overview and page are the product's. Nothing is served: the browser's requests are
+answered here.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Route as BrowserRequest
+
+from router.config import RouterConfig
+from router.plugins import Weighted
+from router.route import Route
+from router.router import Router
+from router.scoring import ScoreContext, ScoreFunction, reachability, willingness
+from telemetry_collector import BrokerSnapshot, CachedSnapshot, ClusterSnapshot
+from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.history import History
+from telemetry_collector.service.overview import Explanation, make_overview
+from telemetry_collector.service.page import load_page
+from telemetry_collector.statistics import CollectorStatistics
+from telemetry_collector.testing import make_snapshot
+from telemetry_collector.weights import Weights
+
+GIB = 1 << 30
+MIB = 1 << 20
+STEP_S = 10
+CAPACITIES = [2000 * GIB, 2000 * GIB, 1000 * GIB, 2000 * GIB, 4000 * GIB]
+RACKS = ["a", "b", "c", "a", "b"]
+LOAD, LOAD_BYTES_PER_S, TO_LOAD = "imagenet-21k", 420 * MIB, 2400 * GIB
+OTHER_BYTES_PER_S = 41 * MIB  # of another application, all to broker 2
+# By topic: its partitions, and what each of their replicas holds at first.
+TOPICS: dict[str, tuple[list[tuple[int, ...]], int]] = {
+    "clicks": ([(1, 2), (2, 1), (2, 4), (4, 2), (5, 4), (5, 1)], 60 * GIB),
+    "cctv-frames": ([(2,), (2,), (2,), (4,), (4,), (1,)], 330 * GIB),
+    LOAD: ([(1,), (2,), (3,), (4,), (5,)] * 4, 0),
+    "orders": ([(3, 1), (1, 4), (4, 3)], 41 * GIB),
+    "cola": ([(1,), (3,), (5,)], 140 * MIB),
+}
+
+
+def slow_broker(broker: BrokerSnapshot, context: ScoreContext) -> float:  # noqa: ARG001 - a score function
+    """From 1 at 10 ms down: what a score function on latency may say."""
+    return min(1.0, 0.010 / max(0.010, broker.latency_s or 0.0))
+
+
+FUNCTIONS: Mapping[str, ScoreFunction] = {"latency": slow_broker, "reachability": reachability}
+
+
+class Evening:
+    """An hour that ends now: brokers that fill, routes that follow."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.now_s = 0.0
+        self._stored = {
+            (topic, partition): float(size)
+            for topic, (layout, size) in TOPICS.items()
+            for partition in range(len(layout))
+        }
+        config = RouterConfig(score_functions=dict.fromkeys(FUNCTIONS, 1.0), dead_band=0.0)
+        self.router = Router(config, score_functions=FUNCTIONS)
+        self.route: Route | None = None
+        self.to_come = float(TO_LOAD)
+
+    def snapshot(self) -> ClusterSnapshot:
+        """What a collector would have measured."""
+        layouts = {topic: layout for topic, (layout, _) in TOPICS.items()}
+        used = [0] * len(CAPACITIES)
+        for (topic, partition), size in self._stored.items():
+            for broker_id in layouts[topic][partition]:
+                used[broker_id - 1] += int(size)
+        made = make_snapshot(
+            used,
+            CAPACITIES,
+            topics=layouts,
+            racks=RACKS,
+            stored_bytes={key: int(size) for key, size in self._stored.items()},
+            latency_s={1: 0.0021, 2: 0.0034, 3: 0.0019, 4: 0.031, 5: 0.0024},
+            taken_at_s=self.now_s,
+            cluster_id="4L6g3nShT-eMCtK--X86sw",
+        )
+        return replace(
+            made, brokers={b: replace(s, ingest_bytes_per_s=self.ingest(b)) for b, s in made.brokers.items()}
+        )
+
+    def ingest(self, broker_id: int) -> float:
+        """Bytes a second to a broker: its part of the load, and the other application's."""
+        shares = self.route.shares if self.route else {}
+        layout = TOPICS[LOAD][0]
+        part = sum(share for partition, share in shares.items() if layout[partition] == (broker_id,))
+        return part * LOAD_BYTES_PER_S + (OTHER_BYTES_PER_S if broker_id == 2 else 0)
+
+    def pass_by(self, seconds: int) -> None:
+        """Let time go by: bytes come, the route follows."""
+        for _ in range(seconds // STEP_S):
+            snapshot = self.snapshot()
+            self.history.add(snapshot, self.now_s)
+            self.route = self.router.route(
+                snapshot,
+                LOAD,
+                num_partitions=20,
+                remaining_bytes=int(self.to_come),
+                now_s=self.now_s,
+                previous=self.route,
+            )
+            for partition, share in self.route.shares.items():
+                self._stored[LOAD, partition] += share * LOAD_BYTES_PER_S * STEP_S
+            self.to_come -= LOAD_BYTES_PER_S * STEP_S
+            for partition in range(3):
+                self._stored["cctv-frames", partition] += OTHER_BYTES_PER_S * STEP_S / 3
+            self.now_s += STEP_S
+
+    def overview_json(self) -> str:
+        """What `/v1/overview` would say now."""
+        assert self.route is not None
+        snapshot = self.snapshot()
+        even = self.router.route(None, "clicks", num_partitions=6, remaining_bytes=None, now_s=self.now_s)
+        layout = TOPICS[LOAD][0]
+        announced = {layout[p][0]: 0 for p in self.route.shares}
+        for partition, share in self.route.shares.items():
+            announced[layout[partition][0]] += int(share * self.to_come)
+        return make_overview(
+            CachedSnapshot(snapshot, 2.4, False),
+            CollectorStatistics(
+                num_answers={}, num_failures={}, num_faults={}, num_snapshots=361, failures={}
+            ),
+            self.history,
+            reports=[
+                report(
+                    f"loader-3/4711/{LOAD}",
+                    LOAD,
+                    self.route,
+                    sent=TO_LOAD - int(self.to_come),
+                    to_come=int(self.to_come),
+                ),
+                report("web-17/2210/clicks", "clicks", even, sent=3 * GIB, to_come=None),
+            ],
+            intents=[Intent(load=f"loader-3/{LOAD}", topic=LOAD, bytes_by_broker=announced)],
+            weights=Weights(score_functions=dict.fromkeys(FUNCTIONS, 1.0)),
+            explain=self.explain,
+            now_s=self.now_s,
+        ).model_dump_json()
+
+    def explain(self, snapshot: ClusterSnapshot) -> Explanation:
+        """What the router's score functions make of a snapshot."""
+        context = ScoreContext(snapshot=snapshot, topic=LOAD, now_s=self.now_s)
+        weighted = [Weighted(name, 1.0, function) for name, function in FUNCTIONS.items()]
+        brokers = list(snapshot.brokers.values())
+        return Explanation(
+            willingness=willingness(brokers, context, weighted).by_broker,
+            scores={each.name: willingness(brokers, context, [each]).by_broker for each in weighted},
+        )
+
+
+def report(producer: str, topic: str, route: Route, *, sent: int, to_come: int | None) -> RouteReport:
+    """What a producer tells of its route."""
+    return RouteReport(
+        producer=producer,
+        topic=topic,
+        shares=dict(route.shares),
+        reason=route.reason,
+        notes=route.notes,
+        sent_bytes=sent,
+        remaining_bytes=to_come,
+        num_fallbacks=12 if route.is_fallback else 0,
+    )
+
+
+def shoot(browser: Browser, overview: str, *, width: int, scheme: str, path: Path, is_whole: bool) -> None:
+    """Draw the page and keep its picture, the whole page or what a screen shows, in few colours."""
+    html, headers = load_page()
+    context = browser.new_context(
+        viewport={"width": width, "height": 860}, color_scheme="dark" if scheme == "dark" else "light"
+    )
+    page = context.new_page()
+
+    def answer(request: BrowserRequest) -> None:
+        if request.request.url.endswith("/v1/overview"):
+            request.fulfill(body=overview, content_type="application/json")
+        else:
+            request.fulfill(body=html, headers=headers)
+
+    page.route("**/*", answer)
+    page.goto("http://collector.test/")
+    page.wait_for_selector("#brokers tbody tr")
+    picture = page.screenshot(full_page=is_whole, animations="disabled")
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(96).save(path, optimize=True)
+    context.close()
+
+
+def main() -> None:
+    """Make the pictures."""
+    evening = Evening()
+    evening.pass_by(3600)
+    overview = evening.overview_json()
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("Chromium isn't there: apt-get install chromium")
+    is_for_looking = len(sys.argv) > 1
+    folder = Path(sys.argv[1]) if is_for_looking else Path(__file__).parent
+    wanted = [(1400, "light"), (400, "dark")]
+    if is_for_looking:
+        wanted = [(width, scheme) for width in (400, 1400) for scheme in ("light", "dark")]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
+        )
+        for width, scheme in wanted:
+            path = folder / f"live-page-{width}-{scheme}.png"
+            is_whole = is_for_looking or width > 400
+            shoot(browser, overview, width=width, scheme=scheme, path=path, is_whole=is_whole)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
