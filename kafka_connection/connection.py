@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -26,6 +27,7 @@ from pydantic import (
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+WithoutCollector = Literal["sample", "even"]
 
 
 class Connection(BaseModel):
@@ -53,6 +55,21 @@ class Connection(BaseModel):
         default_factory=dict,
         description="Capacity in bytes by broker id, where log dirs can't tell it (brokers on one volume).",
     )
+    collector_url: str | None = Field(
+        default=None,
+        description="A collector service that measures this cluster for many (`evenload collector`), as "
+        "http://host:port. Any of them will do; None: whoever needs measurements makes them.",
+    )
+    without_collector: WithoutCollector = Field(
+        default="sample",
+        description="What to do while the service at `collector_url` gives nothing usable: measure the "
+        "brokers oneself (`sample`), or let what is known grow stale, after which shares are even (`even`).",
+    )
+    weights_path: Path | None = Field(
+        default=None,
+        description="JSON file of weights, followed while producers run. With a collector service, weights "
+        "are the service's.",
+    )
 
     @field_validator("bootstrap_servers")
     @classmethod
@@ -73,6 +90,29 @@ class Connection(BaseModel):
                     f"broker {broker_id} has a capacity of {capacity_bytes} bytes, must be above 0"
                 )
         return dict(value)
+
+    @field_validator("collector_url")
+    @classmethod
+    def _collector_is_reached_by_http(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value.strip())
+        try:
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # of the port
+            is_address = False
+        if not is_address or parts.query or parts.fragment or parts.username:
+            raise ValueError(f"{value!r} is not http://host:port")
+        return value.strip().rstrip("/")
+
+    @model_validator(mode="after")
+    def _weights_have_one_origin(self) -> Self:
+        if self.collector_url is not None and self.weights_path is not None:
+            raise ValueError(
+                f"weights_path {self.weights_path} would be ignored: with collector_url "
+                f"{self.collector_url}, weights are those of the service"
+            )
+        return self
 
     @model_validator(mode="after")
     def _credentials_fit_the_protocol(self) -> Self:

@@ -7,6 +7,9 @@ Asked in this order, the first answer counts:
 3. the embedded cluster that runs in `EVENLOAD_HOME` (default: `.evenload` here).
 
 An address and a file may be given together: the file then says how, the address where.
+
+What a description leaves open about telemetry is added from `EVENLOAD_COLLECTOR_URL` (a collector service)
+and, without one, `EVENLOAD_WEIGHTS` (a file of weights).
 """
 
 from __future__ import annotations
@@ -46,17 +49,47 @@ def resolve_connection(
     Raises:
         NoClusterError: nothing was given, and no embedded cluster runs in `home`.
         BadConnectionFileError: the file can't be read, or says something impossible.
-        ValueError: the address is not host:port.
+        ValueError: the address is not host:port, or the collector's is not http://host:port.
     """
     if bootstrap_servers is None and connection_file is None:
         bootstrap_servers = os.environ.get("EVENLOAD_BOOTSTRAP_SERVERS") or None
         named_file = os.environ.get("EVENLOAD_CONNECTION")
         connection_file = Path(named_file) if named_file else None
     if connection_file is not None:
-        return _read_connection_file(connection_file, bootstrap_servers)
-    if bootstrap_servers is not None:
-        return _from_address(bootstrap_servers)
-    return _embedded_connection((home or evenload_home()).absolute())
+        connection = _read_connection_file(connection_file, bootstrap_servers)
+    elif bootstrap_servers is not None:
+        connection = _from_address(bootstrap_servers)
+    else:
+        connection = _embedded_connection((home or evenload_home()).absolute())
+    return with_telemetry(connection)
+
+
+def with_telemetry(connection: Connection) -> Connection:
+    """The same cluster, with the collector service or the weights that the environment names.
+
+    What the description says itself stays.
+
+    Raises:
+        ValueError: `EVENLOAD_COLLECTOR_URL` is not a URL.
+    """
+    if connection.collector_url is not None or connection.weights_path is not None:
+        return connection
+    found = {
+        field: value
+        for field, name in (("collector_url", "EVENLOAD_COLLECTOR_URL"), ("weights_path", "EVENLOAD_WEIGHTS"))
+        if (value := os.environ.get(name))
+    }
+    if "collector_url" in found:
+        found.pop("weights_path", None)  # weights are the service's
+    try:
+        return Connection.model_validate({**dict(connection), **found}) if found else connection
+    except ValidationError as error:
+        raise ValueError(f"EVENLOAD_COLLECTOR_URL: {first_reason(error)}") from error
+
+
+def collector_token() -> str | None:
+    """Who may change a collector's weights: `EVENLOAD_COLLECTOR_TOKEN`, or None."""
+    return os.environ.get("EVENLOAD_COLLECTOR_TOKEN") or None
 
 
 def _from_address(bootstrap_servers: str) -> Connection:

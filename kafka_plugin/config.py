@@ -100,6 +100,9 @@ class ProducerConfig(BaseModel):
     refresh_s: float = Field(
         default=1.0, gt=0, le=60, description="How often shares are decided anew while records come."
     )
+    report_s: float = Field(
+        default=5.0, gt=0, le=60, description="How often a collector service is told how records are routed."
+    )
     first_snapshot_timeout_s: float = Field(
         default=1.0,
         ge=0,

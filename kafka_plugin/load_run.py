@@ -42,6 +42,7 @@ from kafka_plugin.errors import (
     TransactionFailedError,
     sentence,
 )
+from kafka_plugin.load_telemetry import LoadTelemetry
 from kafka_plugin.load_watch import newest_sign_of_life
 from kafka_plugin.record_stream import RecordGroup, RecordLayout, RecordStream
 from kafka_plugin.routing import TopicRouting
@@ -128,6 +129,7 @@ class LoadRun:
         source: What to write.
         layout: How samples become records.
         routing: Where records go; None: librdkafka's own partitioner decides.
+        telemetry: Keeps `routing` fresh; None where there is none.
         config: Limits.
         progress: Called with samples written, samples in all, and bytes written; the written ones are the
             committed ones and those of the transaction under way.
@@ -145,6 +147,7 @@ class LoadRun:
         routing: TopicRouting | None,
         config: LoaderConfig,
         progress: Progress | None,
+        telemetry: LoadTelemetry | None = None,
     ) -> None:
         self.totals = Totals(-1)
         self._connection = connection
@@ -154,6 +157,7 @@ class LoadRun:
         self._source = source
         self._layout = layout
         self._routing = routing
+        self._telemetry = telemetry
         self._config = config
         self._progress = progress
         self._stream: RecordStream | None = None
@@ -301,7 +305,9 @@ class LoadRun:
             )
 
     def _refresh_routing(self, group: RecordGroup, totals: Totals) -> None:
-        if self._routing is None or time.monotonic() - self._refreshed_s < _REFRESH_S:
+        if self._routing is None or self._telemetry is None:
+            return
+        if time.monotonic() - self._refreshed_s < _REFRESH_S:
             return
         self._refreshed_s = time.monotonic()
         written = totals.plus(group)
@@ -313,9 +319,8 @@ class LoadRun:
         overhead_bytes = (
             _PACKED_OVERHEAD_BYTES if self._layout.encoding == "packed" else _RECORD_OVERHEAD_BYTES
         )
-        self._routing.refresh(
-            int(remaining_bytes), expected_ratio=1 + overhead_bytes / max(1.0, mean_record_bytes)
-        )
+        expected_ratio = 1 + overhead_bytes / max(1.0, mean_record_bytes)
+        self._telemetry.refresh(int(remaining_bytes), expected_ratio=expected_ratio)
 
     def _progress_record(self, totals: Totals, runs: Mapping[int, Sequence[Run]]) -> LoadProgress:
         identity = self._identity

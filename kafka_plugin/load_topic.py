@@ -18,8 +18,8 @@ from kafka_plugin.load_run import LoadIdentity
 from kafka_plugin.topics import create_topic, default_replication, delete_empty_topics
 from router.errors import RouterError
 from router.placement import place_partitions
-from telemetry_collector.collector import Collector
 from telemetry_collector.errors import CollectorError
+from telemetry_collector.opening import AnyCollector
 from telemetry_collector.snapshot import ClusterSnapshot
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def topic_settings(config: LoaderConfig, replication: int | None) -> dict[str, s
     return settings
 
 
-def take_snapshot(collector: Collector) -> ClusterSnapshot | None:
+def take_snapshot(collector: AnyCollector) -> ClusterSnapshot | None:
     """What is known about the cluster right now; None, and a warning, where it can't be measured."""
     try:
         return collector.snapshot(max_age_s=0, timeout_s=_SNAPSHOT_TIMEOUT_S)

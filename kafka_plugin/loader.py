@@ -73,16 +73,18 @@ from kafka_plugin.errors import (
 )
 from kafka_plugin.load_publish import publish_load
 from kafka_plugin.load_run import LoadIdentity, LoadRun, Progress
+from kafka_plugin.load_telemetry import LoadTelemetry
 from kafka_plugin.load_topic import create_load_topic, load_topic_name, sweep_topics, take_snapshot
 from kafka_plugin.load_watch import newest_sign_of_life
 from kafka_plugin.record_stream import RecordLayout, encoded_bytes_per_sample
 from kafka_plugin.routing import TopicRouting
 from kafka_plugin.sources import Source, open_source
 from kafka_plugin.transactional_writer import TransactionalWriter
+from kafka_plugin.weights_in_force import WeightsInForce
 from router.config import RouterConfig
 from router.router import Router
-from telemetry_collector.collector import Collector
 from telemetry_collector.config import CollectorConfig
+from telemetry_collector.opening import AnyCollector, open_collector
 
 _log = logging.getLogger(__name__)
 
@@ -291,12 +293,13 @@ class _Loader:
     # -- writing ----------------------------------------------------------------------------------------
 
     def _write(self, state: LoadState | None, router_config: RouterConfig) -> None:
-        with Collector(self._connection, _COLLECTING, topics=[]) as collector:
+        with open_collector(self._connection, _COLLECTING, topics=[]) as collector:
             identity = self._begin(collector) if state is None else _identity_of(state.last)
             run: LoadRun | None = None
+            telemetry: LoadTelemetry | None = None
             try:
-                self._routing = self._make_routing(identity, router_config, collector)
-                run = self._make_run(identity)
+                telemetry = self._make_routing(identity, router_config, collector)
+                run = self._make_run(identity, telemetry)
                 if state is not None:
                     run.go_on_from(state)
                 run.say_hello()
@@ -309,8 +312,10 @@ class _Loader:
             finally:
                 if run is not None:
                     run.close()
+                if telemetry is not None:
+                    telemetry.end()
 
-    def _make_run(self, identity: LoadIdentity) -> LoadRun:
+    def _make_run(self, identity: LoadIdentity, telemetry: LoadTelemetry | None) -> LoadRun:
         return LoadRun(
             self._connection,
             self._catalog,
@@ -319,6 +324,7 @@ class _Loader:
             source=self._source,
             layout=self._layout(identity),
             routing=self._routing,
+            telemetry=telemetry,
             config=self._config,
             progress=self._progress,
         )
@@ -335,7 +341,7 @@ class _Loader:
             return
         self._delete_topic(identity)
 
-    def _begin(self, collector: Collector) -> LoadIdentity:
+    def _begin(self, collector: AnyCollector) -> LoadIdentity:
         """A load of one's own: an id, and a topic that is ready. Nobody knows it until the first commit."""
         load_id = secrets.token_hex(8)
         dataset_bytes = int(self._bytes_per_sample() * self._source.num_samples)
@@ -380,8 +386,9 @@ class _Loader:
         )
 
     def _make_routing(
-        self, identity: LoadIdentity, router_config: RouterConfig, collector: Collector
-    ) -> TopicRouting | None:
+        self, identity: LoadIdentity, router_config: RouterConfig, collector: AnyCollector
+    ) -> LoadTelemetry | None:
+        """Makes `_routing`, and what keeps it fresh; librdkafka's own partitioner needs neither."""
         if self._choice.strategy == "default":
             return None
         is_balanced = self._choice.strategy == "balanced"
@@ -393,13 +400,21 @@ class _Loader:
         if described is None:
             raise TopicError(identity.topic, "is gone; somebody has deleted it.")
         batch_bytes = cast(int, identity.facts["block_bytes"])
-        router = Router(router_config.model_copy(update={"batch_bytes": batch_bytes}))
-        return TopicRouting(
+        batched = router_config.model_copy(update={"batch_bytes": batch_bytes})
+        router = Router(batched) if is_balanced else None
+        self._routing = TopicRouting(
             identity.topic,
             len(described.partitions),
-            router=router if is_balanced else None,
+            router=router,
             cache=collector.cache,
             batch_bytes=batch_bytes,
+        )
+        return LoadTelemetry(
+            collector,
+            self._routing,
+            WeightsInForce(router, batched) if router is not None else None,
+            load=f"{identity.name}@{identity.version}/{identity.load_id}",
+            producer=f"load of {identity.name}@{identity.version} by {socket.gethostname()}/{os.getpid()}",
         )
 
     def _watch_record(self, partition: int, size_bytes: int, is_stored: bool) -> None:

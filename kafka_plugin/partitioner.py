@@ -19,7 +19,7 @@ from kafka_connection import Connection, resolve_connection
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.producer_routing import ProducerRouting
 from router.config import RouterConfig
-from telemetry_collector.collector import Collector
+from telemetry_collector.opening import AnyCollector
 
 
 class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python ships no types
@@ -40,7 +40,7 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         *,
         config: ProducerConfig | None = None,
         router_config: RouterConfig | None = None,
-        collector: Collector | None = None,
+        collector: AnyCollector | None = None,
     ) -> None:
         self._config = config or ProducerConfig()
         self._routing = ProducerRouting(
@@ -73,7 +73,7 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
             return java_partition(serialized_key, len(partitions))
         routing = self._routing.find(topic) or self._routing.add(topic, len(partitions))
         size_bytes = len(serialized_value or b"") + len(serialized_key or b"")
-        partition = self._routing.partition_for(routing, size_bytes)
+        partition = routing.partition_for(size_bytes)
         # Nothing tells a partitioner what became of a record; it is in the log a moment later.
         routing.own_bytes.add_acknowledged(partition, size_bytes)
         return partition

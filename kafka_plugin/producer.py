@@ -28,13 +28,14 @@ from pydantic import ValidationError
 
 from kafka_connection import Connection, KafkaConnectionError
 from kafka_connection.connection import first_reason
+from kafka_connection.environment import with_telemetry
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
 from kafka_plugin.routing import TopicRouting
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
-from telemetry_collector.collector import Collector
+from telemetry_collector.opening import AnyCollector
 from telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,8 @@ class BalancedProducer(Producer):
     Args:
         settings: Of `confluent_kafka.Producer`. `acks=all` and idempotence are set unless you set one of
             them; `partitioner` decides for records with keys and is the Java client's unless set.
-        connection: How the collector reaches the cluster; None: as `settings` say.
+        connection: How the collector reaches the cluster; None: as `settings` say, with the collector service
+            or the weights that the environment names.
         config: How partitions are chosen.
         router_config: What to level by.
         collector: One that runs already, to be shared and left running.
@@ -67,6 +69,7 @@ class BalancedProducer(Producer):
 
     Raises:
         PluginConfigError: A setting would hide lost records, or can't be used by the collector.
+        ValueError: EVENLOAD_COLLECTOR_URL is not http://host:port.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class BalancedProducer(Producer):
         connection: Connection | None = None,
         config: ProducerConfig | None = None,
         router_config: RouterConfig | None = None,
-        collector: Collector | None = None,
+        collector: AnyCollector | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         own = dict(settings)
@@ -88,10 +91,12 @@ class BalancedProducer(Producer):
             own |= {"acks": "all", "enable.idempotence": True}
         own.setdefault("partitioner", _JAVA_PARTITIONER)
         own.setdefault("logger", logger or _client_log)
+        self._connection = connection or with_telemetry(connection_of(own))
         self._config = config or ProducerConfig()
         router_config = router_config or RouterConfig()
         statistics = None
-        if collector is None and needs_latency(self._config, router_config):
+        is_measuring = collector is None and self._connection.collector_url is None
+        if is_measuring and needs_latency(self._config, router_config):
             statistics = ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S)
         elif self._config.is_latency_measured:
             _log.warning(
@@ -100,7 +105,6 @@ class BalancedProducer(Producer):
         self._listen_to_statistics(own, statistics)
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
-        self._connection = connection or connection_of(own)
         self._opening = threading.Lock()
         self._num_lost = 0
         self._transmitted = (0, 0)
@@ -243,7 +247,7 @@ class BalancedProducer(Producer):
     def _choose(self, routing: TopicRouting, partition: int, *, has_key: bool, size_bytes: int) -> int:
         if partition != _UNASSIGNED or (has_key and not self._config.spread_keys):
             return partition
-        return self._routing.partition_for(routing, size_bytes)
+        return routing.partition_for(size_bytes)
 
     def _take_back(
         self, routing: TopicRouting, partition: int, size_bytes: int, error: BaseException | KafkaError

@@ -1,32 +1,64 @@
 """What `BalancedProducer` and `NodeAwarePartitioner` share: one collector, and a routing for each topic.
 
 Choosing a partition costs about a microsecond and never waits, but once: the first record of a topic waits
-until brokers have been measured (a few hundredths of a second), or a client's whole queue, filled in a
-moment, would be spread evenly over brokers that are not. If that takes too long, it goes on without. From
-then on, shares are decided anew at most every `refresh_s`, by whichever thread comes by, from what the
-collector has measured in the background.
+until brokers have been measured and shares decided (a few hundredths of a second), or a client's whole
+queue, filled in a moment, would be spread evenly over brokers that are not. If that takes too long, it goes
+on without.
+
+From then on a thread of our own decides shares anew each `refresh_s`, for the topics that got records since,
+from what the collector has measured. However long a score function takes, nobody who produces waits for it.
+The same thread puts an operator's weights in force, and reports how records are routed.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
+import socket
 import threading
 import time
+import weakref
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from kafka_connection import Connection
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.routing import PartitionCounter, TopicRouting
+from kafka_plugin.weights_in_force import WeightsInForce
 from router.config import RouterConfig
 from router.router import Router
 from telemetry_collector.collector import Collector
 from telemetry_collector.config import CollectorConfig
 from telemetry_collector.errors import CollectorError
+from telemetry_collector.opening import AnyCollector, open_collector
 from telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
 _log = logging.getLogger(__name__)
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class _Topic:
+    """A topic's routing, and what its next refresh depends on."""
+
+    def __init__(self, routing: TopicRouting) -> None:
+        self.routing = routing
+        self.total_bytes: int | None = None  # that will have been sent in the end, where that is known
+        self.refreshed_bytes = -1  # sent when it was refreshed last
+        self.is_due = True
+        self.is_decided = threading.Event()
+
+    @property
+    def remaining_bytes(self) -> int | None:
+        if self.total_bytes is None:
+            return None
+        return max(0, self.total_bytes - self.routing.own_bytes.total_sent)
+
+    @property
+    def wants_refresh(self) -> bool:
+        return self.is_due or self.routing.own_bytes.total_sent != self.refreshed_bytes
 
 
 class ProducerRouting:
@@ -46,7 +78,7 @@ class ProducerRouting:
         connection: Connection,
         config: ProducerConfig,
         router_config: RouterConfig,
-        collector: Collector | None,
+        collector: AnyCollector | None,
         *,
         statistics: ClientStatisticsSource | None = None,
         count_partitions: PartitionCounter,
@@ -56,18 +88,23 @@ class ProducerRouting:
         batched = router_config.model_copy(update={"batch_bytes": config.batch_bytes})
         # Producers that start together begin in different places, or they would fill one broker together.
         self._router = Router(batched, start=random.random())
+        self._weights = WeightsInForce(self._router, batched)
+        self._name = f"{socket.gethostname()}/{os.getpid()}/{id(self):x}"
         self._is_own_collector = collector is None
-        if collector is None:
-            more_sources = [] if statistics is None else [statistics]
+        if collector is None and statistics is not None:
             # What our client experiences is there already: asking often costs nobody anything.
             measuring = CollectorConfig(metrics_interval_s=1.0)
-            collector = Collector(connection, measuring, [], more_sources=more_sources).start()
-        self._collector = collector
+            collector = Collector(connection, measuring, [], more_sources=[statistics]).start()
+        self._collector = collector or open_collector(connection, topics=[]).start()
         self._lock = threading.Lock()
-        self._routings: dict[str, TopicRouting] = {}
-        self._remaining_bytes: dict[str, int] = {}
-        self._due_s: dict[str, float] = {}
+        self._topics: dict[str, _Topic] = {}
+        self._expected: dict[str, int] = {}  # of topics that have no routing yet
+        self._reported_s = 0.0
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
         self.stored_ratio = 1.0  # stored bytes for each byte of payload, where the producer knows it
+        self.num_failed_refreshes = 0  # shares stayed as they were; the log has the reason
 
     def __enter__(self) -> Self:
         return self
@@ -78,20 +115,27 @@ class ProducerRouting:
         self.close()
 
     def close(self) -> None:
-        """End the collector, if it is ours."""
+        """End the deciding, and the collector if it is ours."""
+        self._is_closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_TIMEOUT_S)
+            if self._thread.is_alive():
+                _log.warning("deciding shares takes longer than %g s; it is left to itself", _CLOSE_TIMEOUT_S)
         if self._is_own_collector:
             self._collector.close()
 
     def find(self, topic: str) -> TopicRouting | None:
         """The routing of a topic that was added."""
-        return self._routings.get(topic)
+        known = self._topics.get(topic)
+        return known.routing if known is not None else None
 
     def add(self, topic: str, num_partitions: int) -> TopicRouting:
-        """The routing of a topic; its layout is measured from now on. Waits for the first measurement."""
+        """The routing of a topic; its layout is measured from now on. Waits for its first shares."""
         with self._lock:
-            routing = self._routings.get(topic)
-            if routing is not None:
-                return routing
+            known = self._topics.get(topic)
+            if known is not None:
+                return known.routing
             routing = TopicRouting(
                 topic,
                 num_partitions,
@@ -100,11 +144,18 @@ class ProducerRouting:
                 batch_bytes=self._config.batch_bytes,
                 count_partitions=self._count_partitions,
             )
-            self._routings[topic] = routing
-            self._due_s[topic] = 0.0
+            added = _Topic(routing)
             self._collector.watch([topic])
+        gives_up_at_s = time.monotonic() + self._config.first_snapshot_timeout_s
         self._wait_for_snapshot(topic)
-        return routing
+        with self._lock:
+            added = self._topics.setdefault(topic, added)
+            if topic in self._expected:
+                added.total_bytes = self._expected.pop(topic)
+            self._start_deciding()
+        self._wake.set()
+        added.is_decided.wait(max(0.1, gives_up_at_s - time.monotonic()))
+        return added.routing
 
     def _wait_for_snapshot(self, topic: str) -> None:
         timeout_s = self._config.first_snapshot_timeout_s
@@ -115,38 +166,86 @@ class ProducerRouting:
 
     def expect(self, topic: str, size_bytes: int) -> None:
         """Say how much payload is still to come for a topic: shares are then decided for all of it."""
-        self._remaining_bytes[topic] = size_bytes + self._sent_bytes(topic)
-        self._due_s[topic] = 0.0
-
-    def partition_for(self, routing: TopicRouting, size_bytes: int) -> int:
-        """Where the next record of a topic goes; it counts as sent."""
-        now_s = time.monotonic()
-        if now_s >= self._due_s[routing.topic] and self._lock.acquire(blocking=False):
-            try:
-                self._refresh(routing, now_s)
-            finally:
-                self._lock.release()
-        return routing.partition_for(size_bytes)
+        with self._lock:
+            known = self._topics.get(topic)
+            if known is None:
+                self._expected[topic] = size_bytes
+                return
+        known.total_bytes = size_bytes + known.routing.own_bytes.total_sent
+        known.is_due = True
+        self._wake.set()
 
     def recount(self, routing: TopicRouting) -> None:
-        """The client knows no partition of such a number: decide shares anew, over those that it knows."""
+        """The client knows no partition of such a number: only those that it knows get records now."""
         known = routing.num_partitions
-        routing.num_partitions = self._count_partitions(routing.topic, known) or known
-        self._due_s[routing.topic] = 0.0
+        routing.recount(self._count_partitions(routing.topic, known) or known)
+        self._topics[routing.topic].is_due = True
+        self._wake.set()
 
     @property
     def num_fallbacks(self) -> int:
         """How often shares were even because nothing fresh was known."""
-        return sum(routing.num_fallbacks for routing in list(self._routings.values()))
+        return sum(topic.routing.num_fallbacks for topic in list(self._topics.values()))
 
-    def _refresh(self, routing: TopicRouting, now_s: float) -> None:
-        self._due_s[routing.topic] = now_s + self._config.refresh_s
-        total_bytes = self._remaining_bytes.get(routing.topic)
-        remaining_bytes = None
-        if total_bytes is not None:
-            remaining_bytes = max(0, total_bytes - self._sent_bytes(routing.topic))
-        routing.refresh(remaining_bytes, expected_ratio=self.stored_ratio)
+    # In the thread that decides.
 
-    def _sent_bytes(self, topic: str) -> int:
-        routing = self._routings.get(topic)
-        return routing.own_bytes.total_sent if routing is not None else 0
+    def _start_deciding(self) -> None:
+        if self._thread is None and not self._is_closed:
+            self._thread = threading.Thread(
+                target=_decide_on,
+                args=(weakref.ref(self), self._wake, self._config.refresh_s),
+                name="evenload-routing",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def _decide(self) -> bool:
+        """One round. Returns whether there will be another."""
+        if self._is_closed:
+            return False
+        self._try(lambda: self._weights.follow(self._collector.weights))
+        for topic in list(self._topics.values()):
+            if topic.wants_refresh:
+                self._try(partial(self._refresh, topic))
+            topic.is_decided.set()
+        self._try(self._report)
+        return True
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """What goes wrong is counted, and leaves things as they are; the next round may do better."""
+        try:
+            act()
+        except Exception:  # noqa: BLE001 - whatever it is, producing goes on
+            self.num_failed_refreshes += 1
+            if self.num_failed_refreshes == 1:
+                _log.exception("shares can't be decided anew and stay as they are")
+
+    def _refresh(self, topic: _Topic) -> None:
+        topic.is_due = False
+        topic.refreshed_bytes = topic.routing.own_bytes.total_sent
+        try:
+            topic.routing.refresh(topic.remaining_bytes, expected_ratio=self.stored_ratio)
+        except BaseException:
+            topic.is_due = True
+            raise
+
+    def _report(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_s >= self._config.report_s:
+            self._reported_s = now_s
+            self._collector.report(
+                topic.routing.report(self._name, topic.remaining_bytes)
+                for topic in list(self._topics.values())
+                if topic.routing.own_bytes.total_sent
+            )
+
+
+def _decide_on(routing: weakref.ref[ProducerRouting], wake: threading.Event, refresh_s: float) -> None:
+    """Round after round, until it is closed; or gone, as a producer may be dropped without being closed."""
+    while True:
+        wake.clear()
+        alive = routing()
+        if alive is None or not alive._decide():
+            return
+        del alive
+        wake.wait(refresh_s)

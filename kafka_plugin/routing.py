@@ -15,11 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from router.route import Route
 from router.router import Router
+from router.scoring import Willingness
 from telemetry_collector.cache import SnapshotCache
+from telemetry_collector.reports import RouteReport
 from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
 _HISTORY_INTERVAL_S = 0.2
@@ -117,7 +120,7 @@ class OwnBytes:
 class TopicRouting:
     """Chooses partitions of one topic.
 
-    `partition_for` may be called from any thread; `refresh` from one at a time.
+    `partition_for` and `recount` may be called from any thread; `refresh` from one at a time.
 
     Args:
         topic: Its name.
@@ -149,8 +152,9 @@ class TopicRouting:
         self._stored_ratio: float | None = None
         self._refused: deque[int] = deque(maxlen=_REFUSED_MAX)
         self._earlier: dict[int, float] | None = None  # payload by partition, from before this producer
-        even = dict.fromkeys(range(num_partitions), 1.0)
-        self._route = Route(even, batch_bytes=batch_bytes)
+        self._batch_bytes = batch_bytes
+        self._swapping = threading.Lock()
+        self._route = self._even()
 
     @property
     def route(self) -> Route:
@@ -164,6 +168,24 @@ class TopicRouting:
             partition = self._route.partition_for(size_bytes)
         self.own_bytes.add_sent(partition, size_bytes)
         return partition
+
+    def recount(self, num_partitions: int) -> None:
+        """Use only so many partitions from now on, without deciding anew: the client refuses others."""
+        with self._swapping:
+            self.num_partitions = num_partitions
+            self._route = self._restricted(self._route)
+
+    def _restricted(self, route: Route) -> Route:
+        """The same shares over those of the partitions that the client knows."""
+        shares = {p: share for p, share in route.shares.items() if p < self.num_partitions}
+        if len(shares) == len(route.shares):
+            return route
+        if not sum(shares.values()):
+            return self._even()
+        return Route(shares, batch_bytes=self._batch_bytes, reason=route.reason, notes=route.notes)
+
+    def _even(self) -> Route:
+        return Route(dict.fromkeys(range(self.num_partitions), 1.0), batch_bytes=self._batch_bytes)
 
     def give_back(self, partition: int, size_bytes: int) -> None:
         """The client refused the record (its queue is full); the next one goes there in its place.
@@ -199,7 +221,7 @@ class TopicRouting:
         own_bytes = {}
         if snapshot is not None:
             own_bytes = self.own_bytes.since(snapshot.taken_at_s, self._stored_since_begin(snapshot, ratio))
-        self._route = self._router.route(
+        route = self._router.route(
             snapshot,
             self.topic,
             num_partitions=self.num_partitions,
@@ -209,8 +231,50 @@ class TopicRouting:
             previous=previous,
             stored_ratio=ratio,
         )
-        self.num_fallbacks += self._route.is_fallback
+        self.num_fallbacks += route.is_fallback
+        with self._swapping:  # the client may have refused a partition while shares were being decided
+            self._route = self._restricted(route)
         return self._route
+
+    def report(self, producer: str, remaining_bytes: int | None) -> RouteReport:
+        """How this topic's records are routed at the moment, and why, for whoever wants to see it."""
+        route, asked = self._route, self._ask_why()
+        return RouteReport(
+            producer=producer,
+            topic=self.topic,
+            shares=route.shares,
+            reason=route.reason,
+            notes=route.notes,
+            put_aside=asked.put_aside,
+            willingness=asked.by_broker,
+            scores=asked.scores,
+            sent_bytes=max(0, self.own_bytes.total_sent),
+            remaining_bytes=remaining_bytes,
+            num_fallbacks=self.num_fallbacks,
+        )
+
+    def _ask_why(self) -> Willingness:
+        """What score functions say of the brokers that hold the topic."""
+        cached = self._cache.latest() if self._cache is not None else None
+        if self._router is None or cached is None or cached.is_stale:
+            return Willingness(by_broker={}, scores={}, vetoes={}, put_aside={})
+        snapshot, now_s = cached.snapshot, cached.snapshot.taken_at_s + cached.age_s
+        layout = snapshot.topics.get(self.topic, {})
+        holding = {broker_id for placed in layout.values() for broker_id in placed.replica_ids}
+        held = replace(snapshot, brokers={b: known for b, known in snapshot.brokers.items() if b in holding})
+        return self._router.explain(held, self.topic, now_s=now_s)
+
+    def stored_bytes_to_come(self, remaining_bytes: int, *, expected_ratio: float = 1.0) -> dict[int, int]:
+        """What each broker would get of payload still to come, by the shares in use; all copies count."""
+        cached = self._cache.latest() if self._cache is not None else None
+        layout = cached.snapshot.topics.get(self.topic, {}) if cached is not None else {}
+        stored = remaining_bytes * (self.stored_ratio or expected_ratio)
+        by_broker: dict[int, float] = {}
+        for partition, share in self._route.shares.items():
+            placed = layout.get(partition)
+            for broker_id in placed.replica_ids if placed is not None else ():
+                by_broker[broker_id] = by_broker.get(broker_id, 0.0) + share * stored
+        return {broker_id: int(size_bytes) for broker_id, size_bytes in by_broker.items()}
 
     def _is_recounted(self, num_measured: int) -> bool:
         """Whether partitions were added, or the topic was deleted and made again with fewer.

@@ -15,6 +15,7 @@ from telemetry_collector.errors import (
     CollectorClosedError,
     CollectorError,
     NoFreshSnapshotError,
+    ServiceUnusableError,
     SourceError,
 )
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
@@ -31,6 +32,7 @@ __all__ = [
     "CollectorError",
     "NoFreshSnapshotError",
     "PartitionSnapshot",
+    "ServiceUnusableError",
     "SnapshotCache",
     "SourceError",
     "TopicPartition",

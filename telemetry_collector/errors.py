@@ -3,6 +3,7 @@
     CollectorError
     ├── NoFreshSnapshotError     nothing new enough came before the deadline (retriable)
     ├── CollectorClosedError     it was asked before start() or after close()
+    ├── ServiceUnusableError     the collector service gave nothing that can be used (retriable)
     └── SourceError              one question to one broker failed; the collector counts it and goes on
         ├── BrokerUnreachableError   no answer, or the connection broke (retriable)
         ├── AccessRefusedError       the cluster's ACLs or our credentials don't allow the question
@@ -23,6 +24,7 @@ __all__ = [
     "CollectorClosedError",
     "CollectorError",
     "NoFreshSnapshotError",
+    "ServiceUnusableError",
     "SourceError",
 ]
 
@@ -71,6 +73,23 @@ class CollectorClosedError(CollectorError):
 
     def __str__(self) -> str:
         return f"the collector doesn't run: {self.reason}"
+
+
+class ServiceUnusableError(CollectorError):
+    """A collector service didn't answer, or answered what can't be used.
+
+    Attributes:
+        reason: why it can't be used, as a clause.
+    """
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the collector service can't be used: {self.reason}"
 
 
 class SourceError(CollectorError):

@@ -148,6 +148,11 @@ class Measuring:
             self._topics |= frozenset(topics)
             self.refresh()
 
+    def unwatch(self, topics: Iterable[str]) -> None:
+        """Ask for `topics` no more, from the next question on."""
+        if self._topics is not None:
+            self._topics -= frozenset(topics)
+
     # The life of one conversation.
 
     def _start(self, tasks: asyncio.TaskGroup, source: Source, broker_id: int | None) -> None:

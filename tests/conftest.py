@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import os
 import shutil
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import hypothesis
 import pytest
@@ -207,6 +210,63 @@ def topic_name(request: pytest.FixtureRequest) -> str:
     """A topic name that no other test and no earlier session has."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)[:80].strip("-")
     return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+class CollectorProcess:
+    """`evenload collector` as a process of its own, for one cluster.
+
+    Attributes:
+        url: where it serves.
+    """
+
+    def __init__(self, connection: Connection, folder: Path, *options: str) -> None:
+        self._connection_path = folder / f"connection-{uuid.uuid4().hex}.json"
+        self._connection_path.write_text(connection.model_dump_json())
+        self._options = options
+        self.start(port=0)
+
+    def start(self, port: int | None = None) -> None:
+        """Start it; after the first time by default on the same port."""
+        if port is None:
+            port = urlsplit(self.url).port or 0
+        self.process = subprocess.Popen(
+            [
+                str(Path(sys.executable).with_name("evenload")),
+                *("collector", "--json", "--interval", "0.3", "--port", str(port)),
+                *("--connection", str(self._connection_path), *self._options),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = ""
+        while not said.endswith("}\n"):
+            line = self.process.stdout.readline()
+            assert line, self.process.communicate()[1]
+            said += line
+        self.url: str = json.loads(said)["collector_url"]
+
+    def end(self, signal_number: int) -> int:
+        """Send a signal, and wait; its exit status."""
+        self.process.send_signal(signal_number)
+        self.process.communicate(timeout=30)
+        return self.process.returncode
+
+
+@pytest.fixture
+def start_collector(tmp_path: Path) -> Iterator[Callable[..., CollectorProcess]]:
+    """Start collector services, each given a connection and options; none is left."""
+    started: list[CollectorProcess] = []
+
+    def start(connection: Connection, *options: str) -> CollectorProcess:
+        started.append(CollectorProcess(connection, tmp_path, *options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import click
 
-from evenload.cli import cluster, data, demo, training
+from evenload.cli import cluster, collector, data, demo, training
 from evenload.cli.edge import SentenceGroup
 
 
@@ -35,6 +35,7 @@ for command in (
     *(cluster.up, cluster.down, cluster.status),
     *(data.ingest, data.datasets),
     *(training.train, training.submit, training.audit),
+    collector.collector,
     demo.demo,
 ):
     main.add_command(command)

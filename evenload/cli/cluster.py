@@ -103,11 +103,13 @@ def _existing_cluster() -> LocalCluster | None:
 def _show_cluster(connection: Connection, output: Output) -> None:
     document = {
         "bootstrap_servers": connection.bootstrap_servers,
-        "collector_url": None,
+        "collector_url": connection.collector_url,
         **brokers_document(sample_once(connection)),
     }
     output.document(document)
     output.line(f"bootstrap servers  {connection.bootstrap_servers}")
+    if connection.collector_url is not None:
+        output.line(f"collector          {connection.collector_url}")
     show_brokers(document, output)
 
 

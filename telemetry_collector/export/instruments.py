@@ -29,7 +29,10 @@ MAX_TOPICS = 100
 ATTRIBUTE_BY_LABEL = {
     "broker_id": "evenload.broker.id",
     "log_dir": "evenload.log_dir.path",
+    "function": "evenload.function.name",
+    "route": "http.route",
     "source": "evenload.source.name",
+    "status": "http.response.status_code",
     "topic": "messaging.destination.name",
 }
 
@@ -230,14 +233,6 @@ INSTRUMENTS: tuple[Instrument, ...] = (
         description="What comes to a broker's log dirs in a second, over about the last minute.",
         labels=("broker_id",),
         read=_of_brokers(lambda broker, _: broker.ingest_bytes_per_s),
-    ),
-    Instrument(
-        name="evenload_broker_announced_bytes",
-        unit="By",
-        kind="gauge",
-        description="What loads have announced for a broker and hasn't come yet.",
-        labels=("broker_id",),
-        read=_of_brokers(lambda broker, _: broker.announced_bytes),
     ),
     Instrument(
         name="evenload_broker_cordoned_ratio",

@@ -34,9 +34,10 @@ class OtlpExport:
     Args:
         measured: a collector. Reading it never waits for a broker.
         reader: who collects, and how it is sent; belongs to this export from now on.
+        more: instruments beside those of every collector.
     """
 
-    def __init__(self, measured: Measured, reader: MetricReader) -> None:
+    def __init__(self, measured: Measured, reader: MetricReader, more: Iterable[Instrument] = ()) -> None:
         self._provider = MeterProvider(
             metric_readers=[reader],
             resource=Resource.create({"service.name": _SERVICE_NAME}),
@@ -44,7 +45,7 @@ class OtlpExport:
         )
         self._is_closed = False
         meter = self._provider.get_meter("evenload.telemetry_collector")
-        for instrument in INSTRUMENTS:
+        for instrument in (*INSTRUMENTS, *more):
             create = (
                 meter.create_observable_counter
                 if instrument.kind == "counter"

@@ -24,15 +24,17 @@ class PrometheusExport(PrometheusCollector):
 
     Args:
         measured: a collector. A scrape never waits for a broker, whatever state that is in.
+        more: instruments beside those of every collector.
     """
 
-    def __init__(self, measured: Measured) -> None:
+    def __init__(self, measured: Measured, more: Iterable[Instrument] = ()) -> None:
         self._measured = measured
+        self._instruments = (*INSTRUMENTS, *more)
 
     def collect(self) -> Iterable[_Family]:
         """All instruments, of one instant."""
         reading = Reading.of(self._measured)
-        for instrument in INSTRUMENTS:
+        for instrument in self._instruments:
             family = _family(instrument)
             for point in instrument.read(reading):
                 family.add_metric(point.labels, point.value)
@@ -40,7 +42,7 @@ class PrometheusExport(PrometheusCollector):
 
     def describe(self) -> Iterable[_Family]:
         """The names, so that registering reads nothing."""
-        return [_family(instrument) for instrument in INSTRUMENTS]
+        return [_family(instrument) for instrument in self._instruments]
 
 
 def _family(instrument: Instrument) -> _Family:

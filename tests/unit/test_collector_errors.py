@@ -13,6 +13,7 @@ from telemetry_collector import (
     CollectorClosedError,
     CollectorError,
     NoFreshSnapshotError,
+    ServiceUnusableError,
 )
 
 ERRORS = [
@@ -21,6 +22,7 @@ ERRORS = [
     BrokerUnreachableError(2, "no answer within 3 s"),
     AccessRefusedError(2, "log dirs may not be described", "it needs DESCRIBE on the cluster"),
     BadAnswerError("bootstrap-0", "KafkaStorageError"),
+    ServiceUnusableError("connection refused"),
 ]
 
 
@@ -47,4 +49,5 @@ def test_only_what_may_go_away_by_itself_is_retriable() -> None:
     assert {type(error) for error in ERRORS if error.retriable} == {
         NoFreshSnapshotError,
         BrokerUnreachableError,
+        ServiceUnusableError,
     }

@@ -17,7 +17,13 @@ from kafka_connection import (
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("EVENLOAD_BOOTSTRAP_SERVERS", "EVENLOAD_CONNECTION", "EVENLOAD_HOME"):
+    for name in (
+        "EVENLOAD_BOOTSTRAP_SERVERS",
+        "EVENLOAD_CONNECTION",
+        "EVENLOAD_HOME",
+        "EVENLOAD_COLLECTOR_URL",
+        "EVENLOAD_WEIGHTS",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -146,3 +152,43 @@ def test_a_missing_connection_file_is_refused_by_name(tmp_path: Path) -> None:
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="bootstrap_servers: 'nonsense' is not host:port"):
         resolve_connection("nonsense")
+
+
+def test_a_collector_service_is_added_to_whatever_cluster_is_meant(
+    monkeypatch: pytest.MonkeyPatch, connection_file: Path
+) -> None:
+    monkeypatch.setenv("EVENLOAD_COLLECTOR_URL", "http://collector:9405/")
+    monkeypatch.setenv("EVENLOAD_WEIGHTS", "/weights.json")  # the service's count where there is one
+
+    for connection in (resolve_connection("a:1"), resolve_connection(connection_file=connection_file)):
+        assert connection.collector_url == "http://collector:9405"
+        assert connection.weights_path is None
+
+
+def test_what_a_connection_file_says_about_telemetry_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EVENLOAD_COLLECTOR_URL", "http://elsewhere:1")
+    path = tmp_path / "with-collector.json"
+    path.write_text(
+        '{"bootstrap_servers": "a:1", "collector_url": "http://here:2", "without_collector": "even"}'
+    )
+
+    connection = resolve_connection(connection_file=path)
+
+    assert (connection.collector_url, connection.without_collector) == ("http://here:2", "even")
+
+
+def test_a_file_of_weights_is_for_producers_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENLOAD_WEIGHTS", "/weights.json")
+
+    assert resolve_connection("a:1").weights_path == Path("/weights.json")
+
+
+def test_a_collector_url_that_is_none_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENLOAD_COLLECTOR_URL", "collector:9405")
+
+    with pytest.raises(
+        ValueError, match=r"EVENLOAD_COLLECTOR_URL: .*'collector:9405' is not http://host:port"
+    ):
+        resolve_connection("a:1")

@@ -60,7 +60,7 @@ def measured() -> _Measured:
         "/a": LogDirSnapshot(capacity_bytes=600, used_bytes=200),
         "/b": LogDirSnapshot(capacity_bytes=400, used_bytes=50),
     }
-    first = replace(snapshot.brokers[1], log_dirs=log_dirs, announced_bytes=64)
+    first = replace(snapshot.brokers[1], log_dirs=log_dirs)
     measured.cache.put(replace(snapshot, brokers={**snapshot.brokers, 1: first}))
     measured.counter.count_answer("log_dirs", "log_dirs of broker 1")
     measured.counter.count_failure("log_dirs", "log_dirs of broker 2", "no answer", is_fault=False)
@@ -98,7 +98,6 @@ def test_names_are_unique() -> None:
         ("evenload_broker_latency_seconds", {("1",): 0.012}),
         ("evenload_broker_request_latency_seconds", {("1",): 0.003}),
         ("evenload_broker_ingest_bytes_per_second", {("1",): 7.5, ("3",): 0.0}),
-        ("evenload_broker_announced_bytes", {("1",): 64, ("2",): 0, ("3",): 0}),
         ("evenload_broker_cordoned_ratio", {("1",): 0, ("2",): 0, ("3",): 1}),
         ("evenload_log_dir_capacity_bytes", {("1", "/a"): 600, ("1", "/b"): 400}),
         ("evenload_log_dir_used_bytes", {("1", "/a"): 200, ("1", "/b"): 50}),

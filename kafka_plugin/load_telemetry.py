@@ -1,0 +1,81 @@
+"""What one load hears from its collector and tells it, while it writes.
+
+Shares follow what was measured and an operator's weights; others hear what is still to come, so that they
+count it before it is stored. For the thread that loads: none of it waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from kafka_plugin.routing import TopicRouting
+from kafka_plugin.weights_in_force import WeightsInForce
+from telemetry_collector.opening import AnyCollector
+from telemetry_collector.reports import Intent
+
+_log = logging.getLogger(__name__)
+_ANNOUNCE_S = 1.0
+_REPORT_S = 5.0
+
+
+class LoadTelemetry:
+    """Keeps one load's routing fresh, and tells what it does.
+
+    Args:
+        collector: Runs already, and longer than this.
+        routing: Where records go.
+        weights: Of the router that decides that; None: no router does.
+        load: The load, by a name that all its loaders have in common.
+        producer: Who loads.
+    """
+
+    def __init__(
+        self,
+        collector: AnyCollector,
+        routing: TopicRouting,
+        weights: WeightsInForce | None,
+        *,
+        load: str,
+        producer: str,
+    ) -> None:
+        self._collector = collector
+        self._routing = routing
+        self._weights = weights
+        self._load = load
+        self._producer = producer
+        self._announced_s = self._reported_s = float("-inf")
+        self._has_failed = False
+
+    def refresh(self, remaining_bytes: int, *, expected_ratio: float) -> None:
+        """Decide shares anew, and tell what follows.
+
+        Args:
+            remaining_bytes: Payload still to come.
+            expected_ratio: Stored bytes for each byte of payload, until it can be measured.
+        """
+        if self._weights is not None:
+            self._weights.follow(self._collector.weights)
+        self._routing.refresh(remaining_bytes, expected_ratio=expected_ratio)
+        try:
+            self._tell(remaining_bytes, expected_ratio)
+        except Exception:  # noqa: BLE001 - nothing that is only told may end a load
+            if not self._has_failed:
+                self._has_failed = True
+                _log.exception("others aren't told what this load will write")
+
+    def _tell(self, remaining_bytes: int, expected_ratio: float) -> None:
+        now_s = time.monotonic()
+        if now_s - self._announced_s >= _ANNOUNCE_S:
+            self._announced_s = now_s
+            to_come = self._routing.stored_bytes_to_come(remaining_bytes, expected_ratio=expected_ratio)
+            if to_come:
+                told = Intent(load=self._load, topic=self._routing.topic, bytes_by_broker=to_come)
+                self._collector.announce(told)
+        if now_s - self._reported_s >= _REPORT_S:
+            self._reported_s = now_s
+            self._collector.report([self._routing.report(self._producer, remaining_bytes)])
+
+    def end(self) -> None:
+        """There is nothing to come any more, or nobody to write it."""
+        self._collector.withdraw(self._load)

@@ -1,0 +1,91 @@
+"""The collector that a connection asks for: a service's, or one of one's own.
+
+    with open_collector(connection, topics=["clicks"]) as collector: ...
+
+`AnyCollector` lists what producers and loaders ask of either (tests/unit/test_any_collector.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from types import TracebackType
+from typing import Protocol, Self
+
+from kafka_connection import Connection
+from telemetry_collector.cache import SnapshotCache
+from telemetry_collector.collector import Collector
+from telemetry_collector.config import CollectorConfig
+from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.snapshot import ClusterSnapshot
+from telemetry_collector.statistics import CollectorStatistics
+from telemetry_collector.weights import Weights
+
+__all__ = ["AnyCollector", "open_collector"]
+
+
+class AnyCollector(Protocol):
+    """What is asked of a collector, whoever measures. All but `snapshot` and `close` return at once."""
+
+    cache: SnapshotCache
+
+    def start(self) -> Self:
+        """Start; does nothing when it runs already."""
+        ...
+
+    def close(self) -> None:
+        """End it; nothing of it is left."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """Count topics among those that matter."""
+        ...
+
+    def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:
+        """A snapshot that is new enough, or a `CollectorError`."""
+        ...
+
+    @property
+    def statistics(self) -> CollectorStatistics:
+        """What was counted."""
+        ...
+
+    @property
+    def weights(self) -> Weights | None:
+        """What an operator has put in force; None: nothing."""
+        ...
+
+    def announce(self, intent: Intent) -> None:
+        """Say what a load will still write."""
+        ...
+
+    def withdraw(self, load: str) -> None:
+        """Say that a load has nothing more to write."""
+        ...
+
+    def report(self, reports: Iterable[RouteReport]) -> None:
+        """Say how records are routed."""
+        ...
+
+
+def open_collector(
+    connection: Connection, config: CollectorConfig | None = None, topics: Collection[str] | None = None
+) -> AnyCollector:
+    """A collector that isn't started yet.
+
+    Args:
+        connection: the cluster, and the service that measures it, if there is one.
+        config: how often to ask and how long to wait.
+        topics: the topics whose layout and sizes matter; None: all of them.
+    """
+    if connection.collector_url is None:
+        return Collector(connection, config, topics)
+    # Loading a web client takes longer than all the rest, and most who measure for themselves need none.
+    from telemetry_collector.service.client import RemoteCollector
+
+    return RemoteCollector(connection, config, topics)

@@ -1,0 +1,235 @@
+"""What a collector service knows: what its collector measured, and what it was told by others.
+
+The idea: one collector measures, however many ask. A topic is measured from when it is first asked for until
+nobody has asked for some minutes; who wants a figure that is measured after their call shares that
+measurement with all who want it at the same time. So a thousand producers cost the brokers what one costs.
+
+Belongs to one asyncio loop, but for what instruments.py reads. Read next: server.py, which puts HTTP before
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from telemetry_collector.cache import CachedSnapshot
+from telemetry_collector.collector import Collector
+from telemetry_collector.errors import CollectorError
+from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.answers import Answers
+from telemetry_collector.service.compressed import Part
+from telemetry_collector.service.config import ServiceConfig
+from telemetry_collector.service.told import Told
+from telemetry_collector.service.wire import encode_told
+from telemetry_collector.snapshot import ClusterSnapshot
+from telemetry_collector.weights import Weights
+from telemetry_collector.weights_file import WeightsFile
+
+__all__ = ["CollectorService"]
+
+_log = logging.getLogger(__name__)
+
+_TOLD_MAX_BYTES = 256 << 20
+# From the end of one measurement that was asked for to the next: whoever asks without pause has brokers
+# asked ten times a second at most.
+_MEASURING_PAUSE_S = 0.1
+
+
+class CollectorService:
+    """The state of one service.
+
+    Args:
+        collector: runs already; whoever made it closes it.
+        config: how much is kept, and for how long.
+        weights_file: where weights are kept; None: until the service ends.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        config: ServiceConfig | None = None,
+        *,
+        weights_file: WeightsFile | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.collector = collector
+        self.config = config or ServiceConfig()
+        self.answers = Answers(self.config.encoded_max)
+        self.requests: Counter[tuple[str, int]] = Counter()  # by route and status
+        self.num_fallbacks = 0  # that producers have reported
+        self._clock = clock
+        self._weights_file = weights_file
+        self._weights = weights_file.latest() if weights_file is not None else None
+        self._intents: Told[str, Intent] = Told(self.config.intents_max, _TOLD_MAX_BYTES)
+        self._reports: Told[tuple[str, str], RouteReport] = Told(self.config.reports_max, _TOLD_MAX_BYTES)
+        self._clients: Told[str, None] = Told(self.config.clients_max, self.config.clients_max)
+        self._topics: Told[str, None] = Told(self.config.topics_max, self.config.topics_max)
+        self._encoded_told: tuple[tuple[int, Weights | None], Part] | None = None
+        self._told_number = 0
+        self._numbered: ClusterSnapshot | None = None
+        self._snapshot_number = 0
+        self._measuring = asyncio.Lock()
+        self._num_begun = 0
+        self._last_ended = 0  # which one
+        self._last_ended_at_s = 0.0
+
+    async def keep_house(self) -> None:
+        """Forget what has ended and look at the file of weights, until cancelled."""
+        while True:
+            await asyncio.sleep(self.config.weights_poll_s)
+            now_s = self._clock()
+            self._reports.expire(now_s)
+            self._clients.expire(now_s)
+            unwanted = self._topics.expire(now_s)
+            if unwanted:
+                self.collector.unwatch(unwanted)
+            if self._weights_file is not None:
+                self._weights = await asyncio.to_thread(self._weights_file.latest)
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+        return self._clock()
+
+    # What is measured.
+
+    @property
+    def latest(self) -> CachedSnapshot | None:
+        """The latest snapshot."""
+        return self.collector.cache.latest()
+
+    def ask_for(self, topics: Iterable[str]) -> tuple[bool, bool]:
+        """Note that somebody wants to know about topics.
+
+        Returns:
+            Whether some of them were not measured so far, and whether there was room for all of them.
+        """
+        now_s = self._clock()
+        added = []
+        has_room = True
+        for topic in topics:
+            is_new = topic not in self._topics
+            has_room &= self._topics.put(
+                topic, None, size_bytes=1, now_s=now_s, lifetime_s=self.config.topic_lifetime_s
+            )
+            if is_new and topic in self._topics:
+                added.append(topic)
+        if added:
+            self.collector.watch(added)
+        return bool(added), has_room
+
+    async def measure(self) -> None:
+        """Wait until something was measured after this call, or for `measure_wait_s`."""
+        num_begun = self._num_begun
+        try:
+            async with asyncio.timeout(self.config.measure_wait_s), self._measuring:
+                if self._last_ended > num_begun:
+                    return  # one that began after this call, for somebody else
+                await asyncio.sleep(max(0.0, self._last_ended_at_s + _MEASURING_PAUSE_S - self._clock()))
+                self._num_begun += 1
+                mine = self._num_begun
+                await asyncio.to_thread(self._measure)
+                self._last_ended, self._last_ended_at_s = mine, self._clock()
+        except TimeoutError:
+            _log.info("nothing was measured within %g s", self.config.measure_wait_s)
+
+    def _measure(self) -> None:
+        try:
+            self.collector.snapshot(max_age_s=0.0, timeout_s=self.config.measure_wait_s)
+        except CollectorError as error:
+            _log.info("%s", error)
+
+    # What others say.
+
+    @property
+    def weights(self) -> Weights | None:
+        """The weights in force; None while nobody has set any."""
+        return self._weights
+
+    async def set_weights(self, weights: Weights) -> None:
+        """Put weights in force, and keep them where there is a file.
+
+        Raises:
+            OSError: they can't be kept; those in force stay.
+        """
+        if self._weights_file is not None:
+            await asyncio.to_thread(self._weights_file.write, weights)
+        self._weights = weights
+
+    def announce(self, intent: Intent, size_bytes: int) -> bool:
+        """A load says what it will still write. Returns whether there was room."""
+        return self._intents.put(
+            intent.load,
+            intent,
+            size_bytes=size_bytes,
+            now_s=self._clock(),
+            lifetime_s=intent.lifetime_s,
+        )
+
+    def withdraw(self, load: str) -> None:
+        """A load has nothing more to write."""
+        self._intents.remove(load)
+
+    def report(self, reports: Iterable[RouteReport], size_bytes: int) -> bool:
+        """A producer says how it routes. Returns whether there was room for everything."""
+        has_room = True
+        for report in reports:
+            key = (report.producer, report.topic)
+            earlier = self._reports.get(key)
+            is_kept = self._reports.put(
+                key,
+                report,
+                size_bytes=size_bytes,
+                now_s=self._clock(),
+                lifetime_s=self.config.report_lifetime_s,
+            )
+            if is_kept:
+                more = report.num_fallbacks - (earlier.num_fallbacks if earlier is not None else 0)
+                # Fewer than before: another producer by the same name, which counts from the beginning.
+                self.num_fallbacks += more if more >= 0 else report.num_fallbacks
+            has_room &= is_kept
+        return has_room
+
+    def hear_of(self, client: str) -> None:
+        """Somebody has asked for something."""
+        self._clients.put(
+            client, None, size_bytes=0, now_s=self._clock(), lifetime_s=self.config.client_lifetime_s
+        )
+
+    @property
+    def intents(self) -> list[Intent]:
+        """What loads will still write."""
+        return self._intents.values(self._clock())
+
+    @property
+    def reports(self) -> list[RouteReport]:
+        """How producers route, as far as they say."""
+        return self._reports.values(self._clock())
+
+    @property
+    def num_clients(self) -> int:
+        """How many have asked for something lately."""
+        return len(self._clients.values(self._clock()))
+
+    # What it all looks like encoded.
+
+    def told(self) -> tuple[Part, int]:
+        """What operators and loads have said; and a number, another one for each that is different."""
+        self._intents.expire(self._clock())
+        said = (self._intents.revision, self._weights)
+        if self._encoded_told is None or self._encoded_told[0] != said:
+            announced = {intent.load: intent.bytes_by_broker for intent in self.intents}
+            self._told_number += 1
+            self._encoded_told = (said, Part.of([encode_told(self._weights, announced)]))
+        return self._encoded_told[1], self._told_number
+
+    def number_of(self, snapshot: ClusterSnapshot) -> int:
+        """Another number for each latest snapshot; several may be of the same time."""
+        if snapshot is not self._numbered:
+            self._numbered = snapshot
+            self._snapshot_number += 1
+        return self._snapshot_number

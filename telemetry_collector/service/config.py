@@ -1,0 +1,46 @@
+"""What a collector service may be told: how much it keeps for others, and for how long."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+__all__ = ["ServiceConfig"]
+
+
+class ServiceConfig(BaseModel):
+    """The service's bounds; what comes above them is refused with a sentence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    token: SecretStr | None = Field(
+        default=None, description="Who knows it may change weights; None: nobody may."
+    )
+    body_max_bytes: int = Field(default=4 << 20, ge=1 << 10, description="The largest request.")
+    topics_max: int = Field(
+        default=2000, ge=1, description="How many topics are measured because somebody asks for them."
+    )
+    topic_lifetime_s: float = Field(
+        default=600.0, gt=0, description="How long a topic is measured after somebody last asked for it."
+    )
+    intents_max: int = Field(default=200, ge=1, description="How many loads may have announced bytes.")
+    reports_max: int = Field(
+        default=5000, ge=1, description="How many routes are kept, one for each producer and topic."
+    )
+    report_lifetime_s: float = Field(
+        default=60.0, gt=0, description="How long a route is shown when nothing more is heard."
+    )
+    clients_max: int = Field(default=10_000, ge=1, description="How many clients are told apart.")
+    client_lifetime_s: float = Field(
+        default=60.0, gt=0, description="How long a client counts after its last request."
+    )
+    encoded_max: int = Field(
+        default=64, ge=1, description="How many sets of topics are kept encoded; others are encoded anew."
+    )
+    measure_wait_s: float = Field(
+        default=2.5,
+        gt=0,
+        description="How long a request waits for a new measurement; then it gets what is there.",
+    )
+    weights_poll_s: float = Field(
+        default=1.0, gt=0, le=60, description="How often the weights' file is looked at."
+    )

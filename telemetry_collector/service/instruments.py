@@ -1,0 +1,111 @@
+"""What a service exports about itself and about the producers that report to it, beside what it measured.
+
+Entries of the same kind as in export/instruments.py, so Prometheus and OpenTelemetry show the same. Labels
+are bounded: routes are the server's own, functions those that most producers have put aside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from telemetry_collector.export.instruments import Instrument, Point, Reading
+from telemetry_collector.service.collector_service import CollectorService
+
+__all__ = ["MAX_FUNCTIONS", "service_instruments"]
+
+MAX_FUNCTIONS = 50
+
+
+def service_instruments(service: CollectorService) -> tuple[Instrument, ...]:
+    """The instruments of one service; read from any thread."""
+    return (
+        Instrument(
+            name="evenload_service_requests_total",
+            unit="1",
+            kind="counter",
+            description="Requests that the collector service answered.",
+            labels=("route", "status"),
+            read=_labelled(
+                lambda: (((route, str(status)), n) for (route, status), n in list(service.requests.items()))
+            ),
+        ),
+        Instrument(
+            name="evenload_service_clients",
+            unit="1",
+            kind="gauge",
+            description="Clients that have asked the collector service for something lately.",
+            labels=(),
+            read=_single(lambda: service.num_clients),
+        ),
+        Instrument(
+            name="evenload_service_loads",
+            unit="1",
+            kind="gauge",
+            description="Loads that have announced bytes.",
+            labels=(),
+            read=_single(lambda: len(service.intents)),
+        ),
+        Instrument(
+            name="evenload_broker_announced_bytes",
+            unit="By",
+            kind="gauge",
+            description="Stored bytes that loads have announced for a broker and that have not come yet.",
+            labels=("broker_id",),
+            read=_labelled(lambda: _announced(service)),
+        ),
+        Instrument(
+            name="evenload_service_routes",
+            unit="1",
+            kind="gauge",
+            description="Routes that producers report, one for each producer and topic.",
+            labels=(),
+            read=_single(lambda: len(service.reports)),
+        ),
+        Instrument(
+            name="evenload_even_routes",
+            unit="1",
+            kind="gauge",
+            description="Those of the routes whose shares are only even (a fallback) at the moment.",
+            labels=(),
+            read=_single(lambda: sum(report.reason is not None for report in service.reports)),
+        ),
+        Instrument(
+            name="evenload_route_fallbacks_total",
+            unit="1",
+            kind="counter",
+            description="How often producers' shares were only even, as far as they report it.",
+            labels=(),
+            read=_single(lambda: service.num_fallbacks),
+        ),
+        Instrument(
+            name="evenload_function_put_aside_routes",
+            unit="1",
+            kind="gauge",
+            description="Routes in which a goal or score function has no say, because it failed.",
+            labels=("function",),
+            read=_labelled(lambda: _put_aside(service)),
+        ),
+    )
+
+
+def _announced(service: CollectorService) -> Iterable[tuple[tuple[str, ...], float]]:
+    announced: Counter[int] = Counter()
+    for intent in service.intents:
+        announced.update(intent.bytes_by_broker)
+    return (((str(broker_id),), size_bytes) for broker_id, size_bytes in announced.items())
+
+
+def _put_aside(service: CollectorService) -> Iterable[tuple[tuple[str, ...], float]]:
+    routes = Counter(name for report in service.reports for name in report.put_aside)
+    return (((name,), count) for name, count in routes.most_common(MAX_FUNCTIONS))
+
+
+def _single(value: Callable[[], float]) -> Callable[[Reading], Iterable[Point]]:
+    return lambda _: [Point((), value())]
+
+
+def _labelled(
+    values: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
+) -> Callable[[Reading], Iterable[Point]]:
+    return lambda _: [Point(labels, value) for labels, value in values()]

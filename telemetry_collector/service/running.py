@@ -1,0 +1,142 @@
+"""Run a collector service until somebody stops it.
+
+    asyncio.run(serve(connection, ServiceConfig(), host="127.0.0.1", port=9405, on_ready=print))
+
+It opens its port first and measures then, so that `/readyz` can say what keeps it from being ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+
+from aiohttp import web
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+from kafka_connection import Connection
+from telemetry_collector.collector import Collector
+from telemetry_collector.config import CollectorConfig
+from telemetry_collector.export.otlp import OtlpExport
+from telemetry_collector.service.collector_service import CollectorService
+from telemetry_collector.service.config import ServiceConfig
+from telemetry_collector.service.instruments import service_instruments
+from telemetry_collector.service.server import make_app
+from telemetry_collector.weights_file import WeightsFile
+
+__all__ = ["serve"]
+
+_log = logging.getLogger(__name__)
+
+# Stopping takes a second at most; what isn't done by then is left to the end of the process.
+_REQUESTS_END_S = 0.3
+_REST_ENDS_S = 0.5
+_KEEPALIVE_S = 75.0  # longer than clients wait from one question to the next
+_LINE_MAX_BYTES = 64 << 10  # a list of topics
+
+
+async def serve(
+    connection: Connection,
+    config: ServiceConfig,
+    *,
+    host: str,
+    port: int,
+    topics: Collection[str] | None = (),
+    collector_config: CollectorConfig | None = None,
+    otlp_endpoint: str | None = None,
+    more_routes: Iterable[web.RouteDef] = (),
+    on_ready: Callable[[str], None],
+) -> signal.Signals:
+    """Serve until SIGINT or SIGTERM. For the main thread's loop.
+
+    Args:
+        connection: the cluster; weights are kept in its `weights_path`, if it has one.
+        config: bounds and the token.
+        host: where to listen.
+        port: likewise; 0: any that is free.
+        topics: what is measured though nobody asks for it; None: all topics, each `full_interval_s`.
+        collector_config: how often to measure.
+        otlp_endpoint: where metrics are pushed to (OTLP over HTTP), as http://host:4318/v1/metrics.
+        more_routes: further pages.
+        on_ready: told the service's URL when it can be asked.
+
+    Returns:
+        What stopped it.
+
+    Raises:
+        OSError: it can't listen there.
+        ModuleNotFoundError: pushing needs a package that is not installed.
+    """
+    stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+    async with contextlib.AsyncExitStack() as stack:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(each, _stop, stopped, each)
+        collector = Collector(connection, collector_config, topics)
+        stack.push_async_callback(_within, _REST_ENDS_S, collector.close)
+        weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
+        service = CollectorService(collector, config, weights_file=weights_file)
+        if otlp_endpoint is not None:
+            export = OtlpExport(collector, _otlp_reader(otlp_endpoint), service_instruments(service))
+            stack.push_async_callback(_within, _REST_ENDS_S, export.close)
+        runner = web.AppRunner(
+            make_app(service, more_routes),
+            access_log=None,
+            shutdown_timeout=_REQUESTS_END_S,
+            keepalive_timeout=_KEEPALIVE_S,
+            max_line_size=_LINE_MAX_BYTES,
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, host, port).start()
+        collector.start()
+        house = asyncio.create_task(service.keep_house())
+        house.add_done_callback(partial(_end_with, stopped))
+        stack.callback(house.cancel)
+        on_ready(_url(host, runner.addresses[0][1]))
+        return await stopped
+
+
+def _stop(stopped: asyncio.Future[signal.Signals], by: signal.Signals) -> None:
+    if not stopped.done():
+        stopped.set_result(by)
+
+
+def _end_with(stopped: asyncio.Future[signal.Signals], task: asyncio.Task[None]) -> None:
+    """A service that can't keep house any more doesn't go on half."""
+    if not task.cancelled() and (error := task.exception()) is not None and not stopped.done():
+        stopped.set_exception(error)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _otlp_reader(endpoint: str) -> PeriodicExportingMetricReader:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+    return PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=endpoint))
+
+
+async def _within(timeout_s: float, close: Callable[[], None]) -> None:
+    """Call what may wait for somebody who doesn't answer; not for longer than so many seconds."""
+    closed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def run() -> None:
+        try:
+            close()
+        finally:
+            with contextlib.suppress(RuntimeError):  # it took so long that the loop has ended
+                loop.call_soon_threadsafe(closed.set)
+
+    # Not the loop's own pool of threads, which is waited for when the loop ends.
+    threading.Thread(target=run, name="evenload-closing", daemon=True).start()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await closed.wait()
+    except TimeoutError:
+        _log.warning("closing takes longer than %g s; the process ends without it", timeout_s)

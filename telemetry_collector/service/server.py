@@ -1,0 +1,300 @@
+"""The service's HTTP: what is asked and told, checked at the edge, answered without waiting for a broker.
+
+| route | |
+| --- | --- |
+| `GET /v1/snapshot?topics=a,b&max_age_s=1` | brokers, with the layout and sizes of those topics; see below |
+| `GET /v1/weights`, `PUT /v1/weights` | read; replace as a whole, with `Authorization: Bearer TOKEN` |
+| `PUT /v1/intents`, `DELETE /v1/intents?load=L` | what a load will still write; that it won't |
+| `PUT /v1/reports` | how a producer routes: a list of `RouteReport` |
+| `GET /metrics` | for Prometheus |
+| `GET /healthz`, `GET /readyz` | the process lives; there is a fresh snapshot |
+
+Without `topics`, a snapshot holds the brokers' totals alone; `topics=*` asks for all that is measured. Topics
+that are named are measured from then on, and the first answer waits for that. `max_age_s` asks for figures
+no older than so many seconds at the request's arrival, and waits for a measurement where there are none; an
+answer may be older all the same, and says its age. With `If-None-Match`, what hasn't changed is a 304.
+
+Errors are `{"error": "a sentence"}`. Nothing here waits in the loop: large snapshots are encoded and metrics
+are written in threads. Read next: collector_service.py (what is known), wire.py (how it is said).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import TypeAdapter, ValidationError
+
+from telemetry_collector.cache import CachedSnapshot
+from telemetry_collector.export.prometheus import PrometheusExport
+from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.collector_service import CollectorService
+from telemetry_collector.service.compressed import Part, gzip_of
+from telemetry_collector.service.instruments import service_instruments
+from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
+from telemetry_collector.weights_file import parse_weights
+
+__all__ = ["SERVICE", "make_app"]
+
+SERVICE: web.AppKey[CollectorService] = web.AppKey("service", CollectorService)
+_REGISTRY: web.AppKey[CollectorRegistry] = web.AppKey("registry", CollectorRegistry)
+_LIFE: web.AppKey[str] = web.AppKey("life", str)
+
+_log = logging.getLogger(__name__)
+
+_TOPIC_NAME_MAX = 249  # as Kafka has it
+_CLIENT_NAME_MAX = 300
+_BYTES_MAX = 1 << 60
+_REPORTS = TypeAdapter(list[RouteReport])
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(service: CollectorService, more_routes: Iterable[web.RouteDef] = ()) -> web.Application:
+    """The application that serves one service.
+
+    Args:
+        service: what it serves; handlers find it as `request.app[SERVICE]`.
+        more_routes: further pages.
+    """
+    app = web.Application(middlewares=[_answer_for_all], client_max_size=service.config.body_max_bytes)
+    app[SERVICE] = service
+    app[_LIFE] = secrets.token_hex(4)
+    app[_REGISTRY] = CollectorRegistry(auto_describe=True)
+    app[_REGISTRY].register(PrometheusExport(service.collector, service_instruments(service)))
+    app.add_routes(
+        [
+            web.get("/v1/snapshot", _get_snapshot),
+            web.get("/v1/weights", _get_weights),
+            web.put("/v1/weights", _put_weights),
+            web.put("/v1/intents", _put_intent),
+            web.delete("/v1/intents", _delete_intent),
+            web.put("/v1/reports", _put_reports),
+            web.get("/metrics", _get_metrics),
+            web.get("/healthz", _get_health),
+            web.get("/readyz", _get_readiness),
+            *more_routes,
+        ]
+    )
+    return app
+
+
+class _RefusedError(Exception):
+    """A request that can't be served, with the sentence that says why."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+@web.middleware
+async def _answer_for_all(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Count the request, and turn what goes wrong into JSON."""
+    service = request.app[SERVICE]
+    service.hear_of((request.headers.get(CLIENT_HEADER) or request.remote or "?")[:_CLIENT_NAME_MAX])
+    try:
+        response = await handler(request)
+    except _RefusedError as refusal:
+        response = _refused(refusal.status, str(refusal))
+    except web.HTTPRequestEntityTooLarge:
+        response = _refused(413, f"the request is larger than {service.config.body_max_bytes} bytes")
+    except web.HTTPException as error:
+        response = _refused(error.status, f"{request.method} {request.path}: {error.reason}")
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+    except Exception:  # noqa: BLE001 - the edge: whoever asked gets an answer
+        _log.exception("%s %s failed", request.method, request.path)
+        response = _refused(500, "this is a fault of the collector service; its log says more")
+    resource = request.match_info.route.resource
+    service.requests[resource.canonical if resource is not None else "other", response.status] += 1
+    return response
+
+
+def _refused(status: int, sentence: str) -> web.Response:
+    return web.json_response({"error": sentence}, status=status)
+
+
+# Snapshots.
+
+
+async def _get_snapshot(request: web.Request) -> web.Response:
+    service = request.app[SERVICE]
+    topics = _topics(request)
+    max_age_s = _max_age_s(request)
+    arrived_at_s = service.now_s()
+    are_new, has_room = service.ask_for(topics or ())
+    if not has_room:
+        raise _RefusedError(
+            429, f"{service.config.topics_max} topics are measured already, and no more are; ask for fewer"
+        )
+    cached = service.latest
+    if cached is None or are_new or cached.age_s > max_age_s:
+        await service.measure()
+        cached = _latest(service)
+    waited_s = service.now_s() - arrived_at_s
+    told, told_number = service.told()
+    tag = f'W/"{request.app[_LIFE]}-{service.number_of(cached.snapshot)}-{told_number}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers=headers)
+    age = Part.of([encode_age(cached.age_s - waited_s)])
+    parts = (age, told, await service.answers.encoded(cached.snapshot, topics))
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        body = gzip_of(parts)
+    else:
+        body = b"".join(part.plain for part in parts)
+    return web.Response(body=body, headers=headers, content_type="application/json")
+
+
+def _topics(request: web.Request) -> frozenset[str] | None:
+    """The topics that are asked for; None: all."""
+    text = request.query.get("topics", "")
+    if text == ALL_TOPICS:
+        return None
+    topics = frozenset(filter(None, text.split(",")))
+    for topic in topics:
+        if len(topic) > _TOPIC_NAME_MAX or not topic.isprintable():
+            raise _RefusedError(400, f"topics: {topic[:50]!r} can't be a topic's name")
+    if len(topics) > request.app[SERVICE].config.topics_max:
+        raise _RefusedError(400, f"topics: {len(topics)} of them are more than are measured for others")
+    return topics
+
+
+def _max_age_s(request: web.Request) -> float:
+    text = request.query.get("max_age_s")
+    try:
+        max_age_s = math.inf if text is None else float(text)
+    except ValueError:
+        max_age_s = math.nan
+    if not max_age_s >= 0:
+        raise _RefusedError(400, f"max_age_s: {str(text)[:50]!r} is not a number of seconds from 0 on")
+    return max_age_s
+
+
+def _latest(service: CollectorService) -> CachedSnapshot:
+    cached = service.latest
+    if cached is None:
+        raise _RefusedError(503, f"nothing has been measured yet{_reasons(service)}")
+    return cached
+
+
+def _reasons(service: CollectorService) -> str:
+    failures = service.collector.statistics.failures
+    return "".join(f"; {what}: {reason}" for what, reason in list(failures.items())[:10])
+
+
+# Weights.
+
+
+async def _get_weights(request: web.Request) -> web.Response:
+    weights = request.app[SERVICE].weights
+    document = {} if weights is None else weights.model_dump(mode="json", exclude_defaults=True)
+    return web.json_response(document, headers={"Cache-Control": "no-cache"})
+
+
+async def _put_weights(request: web.Request) -> web.Response:
+    service = request.app[SERVICE]
+    _authorize(request)
+    try:
+        weights = parse_weights(await request.read())
+    except ValueError as error:
+        raise _RefusedError(400, f"{error}; the weights in force are kept") from error
+    try:
+        await service.set_weights(weights)
+    except OSError as error:
+        _log.warning("weights can't be kept: %s", error)
+        raise _RefusedError(
+            500, f"they can't be kept ({error.strerror}); the weights in force are kept"
+        ) from error
+    _log.info(
+        "weights are now %s, as %s asked", weights.model_dump_json(exclude_defaults=True), request.remote
+    )
+    return await _get_weights(request)
+
+
+def _authorize(request: web.Request) -> None:
+    token = request.app[SERVICE].config.token
+    if token is None:
+        raise _RefusedError(
+            403, "weights can't be changed here: the service was started without a token that allows it"
+        )
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    known = token.get_secret_value().encode()
+    if scheme.lower() != "bearer" or not hmac.compare_digest(
+        given.strip().encode("utf-8", "surrogateescape"), known
+    ):
+        raise _RefusedError(
+            401, "weights are changed with the header 'Authorization: Bearer TOKEN', and its token"
+        )
+
+
+# What loads and producers say.
+
+
+async def _put_intent(request: web.Request) -> web.Response:
+    service = request.app[SERVICE]
+    body = await request.read()
+    intent = _validated(lambda: Intent.model_validate_json(body))
+    if max(intent.bytes_by_broker.values(), default=0) > _BYTES_MAX:
+        raise _RefusedError(400, f"bytes_by_broker: more than {_BYTES_MAX} bytes can't be for one broker")
+    if not service.announce(intent, len(body)):
+        raise _RefusedError(
+            429, f"{service.config.intents_max} loads have announced bytes; no more are counted"
+        )
+    return web.Response(status=204)
+
+
+async def _delete_intent(request: web.Request) -> web.Response:
+    load = request.query.get("load")
+    if not load:
+        raise _RefusedError(400, "load: say whose intent ends, as ?load=NAME")
+    request.app[SERVICE].withdraw(load)
+    return web.Response(status=204)
+
+
+async def _put_reports(request: web.Request) -> web.Response:
+    service = request.app[SERVICE]
+    body = await request.read()
+    reports = _validated(lambda: _REPORTS.validate_json(body))
+    if not service.report(reports, len(body) // max(1, len(reports))):
+        raise _RefusedError(429, f"{service.config.reports_max} routes are shown; no more are")
+    return web.Response(status=204)
+
+
+def _validated(validate: Callable[[], T]) -> T:
+    try:
+        return validate()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:100]
+        raise _RefusedError(400, f"{where + ': ' if where else ''}{first['msg']}") from error
+
+
+# For whoever operates it.
+
+
+async def _get_metrics(request: web.Request) -> web.Response:
+    page = await asyncio.to_thread(generate_latest, request.app[_REGISTRY])
+    return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _get_health(_: web.Request) -> web.Response:
+    return web.json_response({"status": "alive"})
+
+
+async def _get_readiness(request: web.Request) -> web.Response:
+    service = request.app[SERVICE]
+    cached = _latest(service)
+    if cached.is_stale:
+        raise _RefusedError(503, f"the latest snapshot is {cached.age_s:.0f} s old{_reasons(service)}")
+    return web.json_response({"status": "ready", "age_s": round(cached.age_s, 3)})

@@ -1,0 +1,156 @@
+"""Requests to a collector service, as a client makes them: bounded in time and size, with one error.
+
+The one place that asks over HTTP. Whatever a service does (no answer, half an answer, a megabyte of zeros in
+a kilobyte), there is what was asked for or a `ServiceUnusableError`, within the time given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import aiohttp
+from pydantic import TypeAdapter
+
+from telemetry_collector.errors import ServiceUnusableError
+from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, SnapshotAnswer, decode_answer
+
+__all__ = ["ServiceRequests", "Tagged"]
+
+_ANSWER_MAX_BYTES = 128 << 20  # 20 times 100,000 partitions
+_ERROR_MAX_BYTES = 4096
+_SENTENCE_MAX_CHARS = 300
+# More than this is decoded in a thread, as the loop would stand still for more than a few milliseconds.
+_LARGE_BYTES = 64 << 10
+_REPORTS = TypeAdapter(Sequence[RouteReport])
+
+
+class Tagged(NamedTuple):
+    """An answer, and by what name to ask whether it is still the same."""
+
+    answer: SnapshotAnswer
+    tag: str | None
+
+
+class ServiceRequests:
+    """A client of one service. Used from one asyncio loop; an asynchronous context manager.
+
+    Args:
+        url: the service's, without a slash at its end.
+        timeout_s: how long each request may take as a whole, in seconds.
+    """
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={CLIENT_HEADER: f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"},
+        )
+
+    async def __aenter__(self) -> ServiceRequests:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def snapshot(
+        self, topics: frozenset[str] | None, *, max_age_s: float | None, tag: str | None
+    ) -> Tagged | None:
+        """The latest snapshot; None: it is still the one that `tag` names.
+
+        Args:
+            topics: whose layout and sizes; None: of all.
+            max_age_s: how old it may be when the request arrives; None: of any age.
+            tag: as it came with an earlier answer to the same question.
+
+        Raises:
+            ServiceUnusableError: there is none that can be used.
+        """
+        params = {"topics": ALL_TOPICS if topics is None else ",".join(sorted(topics))}
+        if max_age_s is not None and math.isfinite(max_age_s):
+            params["max_age_s"] = f"{max_age_s:g}"
+        headers = {} if tag is None else {"If-None-Match": tag}
+        status, body, new_tag = await self._ask("GET", "/v1/snapshot", params=params, headers=headers)
+        if status == 304 and tag is not None:
+            return None
+        if len(body) > _LARGE_BYTES:
+            answer = await asyncio.to_thread(decode_answer, body)
+        else:
+            answer = decode_answer(body)
+        return Tagged(answer, new_tag)
+
+    async def announce(self, intent: Intent) -> None:
+        """Tell what a load will still write.
+
+        Raises:
+            ServiceUnusableError: it wasn't taken.
+        """
+        await self._ask("PUT", "/v1/intents", data=intent.model_dump_json().encode())
+
+    async def withdraw(self, load: str) -> None:
+        """Tell that a load has nothing more to write.
+
+        Raises:
+            ServiceUnusableError: it wasn't taken.
+        """
+        await self._ask("DELETE", "/v1/intents", params={"load": load})
+
+    async def report(self, reports: Sequence[RouteReport]) -> None:
+        """Tell how records are routed.
+
+        Raises:
+            ServiceUnusableError: it wasn't taken.
+        """
+        await self._ask("PUT", "/v1/reports", data=_REPORTS.dump_json(reports))
+
+    async def _ask(self, method: str, path: str, **options: Any) -> tuple[int, bytes, str | None]:
+        try:
+            async with self._session.request(
+                method, self._url + path, allow_redirects=False, **options
+            ) as response:
+                if response.status not in (200, 204, 304):
+                    raise ServiceUnusableError(await _sentence(response))
+                body = await _read(response, _ANSWER_MAX_BYTES)
+                return response.status, body, response.headers.get("ETag")
+        except TimeoutError as error:
+            raise ServiceUnusableError(f"no answer within {self._timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServiceUnusableError(_why(error)) from error
+
+
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    body = bytearray()
+    async for piece in response.content.iter_any():  # decompressed, and no more of it at a time than fits
+        body += piece
+        if len(body) > max_bytes:
+            raise ServiceUnusableError(f"its answer is larger than {max_bytes} bytes")
+    return bytes(body)
+
+
+async def _sentence(response: aiohttp.ClientResponse) -> str:
+    """What a service says about its refusal, if it is one of ours."""
+    try:
+        said = json.loads(await _read(response, _ERROR_MAX_BYTES))["error"]
+    except (ServiceUnusableError, ValueError, TypeError, LookupError, RecursionError):
+        said = None
+    reason = f"it answered with status {response.status}"
+    return f"{reason}: {said}"[:_SENTENCE_MAX_CHARS] if isinstance(said, str) else reason
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno
+        return os.strerror(number).lower() if number else str(error.os_error)[:_SENTENCE_MAX_CHARS]
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "it closed the connection without an answer"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"its answer can't be read: {text}"[:_SENTENCE_MAX_CHARS]

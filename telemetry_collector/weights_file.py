@@ -1,0 +1,102 @@
+"""Weights in a file that people edit and a collector writes, followed while it changes.
+
+The idea: whoever asks for the weights looks at the file's time and size first, which costs microseconds, and
+reads it only when they changed. What can't be read keeps what was in force, and is said once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from telemetry_collector.weights import Weights
+
+__all__ = ["WeightsFile", "parse_weights"]
+
+_log = logging.getLogger(__name__)
+_MAX_BYTES = 1 << 20
+
+
+class WeightsFile:
+    """A JSON file with the fields of `Weights`. Any thread may call any method.
+
+    Args:
+        path: the file; it needn't be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._weights: Weights | None = None
+        self._complaint: str | None = None
+
+    @property
+    def complaint(self) -> str | None:
+        """Why what the file says now is not in force, as a sentence; None when it is."""
+        return self._complaint
+
+    def latest(self) -> Weights | None:
+        """What it says, or said last; None while there is no file."""
+        with self._lock:
+            try:
+                status = self.path.stat()
+                seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+                if seen != self._seen:
+                    self._seen = seen
+                    self._weights = parse_weights(self._read())
+                    self._complaint = None
+                    _log.info("weights are now as %s says", self.path)
+            except FileNotFoundError:
+                self._seen = self._weights = self._complaint = None
+            except (OSError, ValueError) as error:
+                self._complain(f"weights file {self.path}: {error}; the weights in force are kept")
+            return self._weights
+
+    def write(self, weights: Weights) -> None:
+        """Replace what it says, as a whole: whoever reads gets the old or the new.
+
+        Raises:
+            OSError: it can't be written; it says what it said.
+        """
+        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(weights.model_dump_json(exclude_defaults=True, indent=2) + "\n")
+            Path(name).replace(self.path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                Path(name).unlink()
+            raise
+
+    def _read(self) -> bytes:
+        with self.path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BYTES} bytes")
+        return content
+
+    def _complain(self, complaint: str) -> None:
+        if complaint != self._complaint:
+            self._complaint = complaint
+            _log.warning("%s", complaint)
+
+
+def parse_weights(content: bytes) -> Weights:
+    """Weights from JSON.
+
+    Raises:
+        ValueError: what is wrong with them, as a clause.
+    """
+    try:
+        return Weights.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:100]
+        raise ValueError(f"{where + ': ' if where else ''}{first['msg']}") from error

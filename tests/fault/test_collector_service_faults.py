@@ -1,0 +1,173 @@
+"""The collector service dies, lies, sleeps or belongs to others while a load runs: the load is whole."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset_catalog.manifest import DatasetManifest
+from dataset_catalog.verify import verify
+from kafka_connection import Connection
+from kafka_plugin import loader
+from kafka_plugin.config import LoaderConfig
+from kafka_plugin.loader import load_dataset
+from telemetry_collector import CollectorConfig
+from telemetry_collector.opening import AnyCollector, open_collector
+from telemetry_collector.service.client import RemoteCollector
+from telemetry_collector.service.testing import FakeService
+from telemetry_collector.testing import FakeCluster, make_snapshot
+
+NUM_SAMPLES = 6_000
+PATIENCE_S = 60
+SMALL = LoaderConfig(transaction_bytes=4_000, block_bytes=1_000)
+SOON = CollectorConfig(
+    interval_s=0.2,
+    full_interval_s=1.0,
+    deadline_s=0.5,
+    age_max_s=3.0,
+    backoff_initial_s=0.1,
+    backoff_max_s=0.3,
+)
+
+
+class Opened:
+    """The collectors that loads have opened, and what they were at last."""
+
+    def __init__(self) -> None:
+        self.collectors: list[RemoteCollector] = []
+
+    @property
+    def latest(self) -> RemoteCollector:
+        return self.collectors[-1]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Loads give up on a service within a second or two, and their collectors can be looked at."""
+    kept = Opened()
+
+    def keep(connection: Connection, *arguments: Any, **keywords: Any) -> AnyCollector:
+        collector = open_collector(connection, *arguments, **keywords)
+        assert isinstance(collector, RemoteCollector)
+        kept.collectors.append(collector)
+        return collector
+
+    monkeypatch.setattr(loader, "open_collector", keep)
+    monkeypatch.setattr(loader, "_COLLECTING", SOON)
+    return kept
+
+
+@pytest.fixture
+def real_service(connection: Connection) -> Iterator[FakeService]:
+    """A service that measures the session's brokers, and can be told to misbehave."""
+    with FakeService(connection) as service:
+        yield service
+
+
+def _source() -> dict[str, Any]:
+    return {"n": np.arange(NUM_SAMPLES), "text": [f"sample {n}" for n in range(NUM_SAMPLES)]}
+
+
+def _wait_for(happened: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    gives_up_at_s = time.monotonic() + PATIENCE_S
+    while not happened():
+        if time.monotonic() > gives_up_at_s:
+            pytest.fail(f"it didn't happen within {PATIENCE_S} s")
+        pause.wait(0.02)
+
+
+def _load(
+    connection: Connection, url: str, name: str, *, at: dict[float, Callable[[], None]]
+) -> DatasetManifest:
+    """Load a dataset, and do something at some parts of it."""
+    to_do = sorted(at.items())
+
+    def progress(done: int, total: int, _: int) -> None:
+        while to_do and done >= to_do[0][0] * total:
+            to_do.pop(0)[1]()
+
+    with_service = connection.model_copy(update={"collector_url": url})
+    manifest = load_dataset(_source(), name, connection=with_service, config=SMALL, progress=progress)
+    assert not to_do
+    return manifest
+
+
+def _check(connection: Connection, manifest: DatasetManifest) -> None:
+    assert manifest.num_samples == NUM_SAMPLES
+    assert verify(connection, manifest).is_clean
+
+
+def test_a_service_killed_in_the_middle_of_a_load_and_started_again(
+    connection: Connection, start_collector: Callable[..., Any], topic_name: str, opened: Opened
+) -> None:
+    service = start_collector(connection)
+
+    def kill() -> None:
+        assert not opened.latest.is_without_service
+        assert service.end(signal.SIGKILL) == -signal.SIGKILL
+        _wait_for(lambda: opened.latest.is_without_service)
+
+    def start_again() -> None:
+        service.start()
+        _wait_for(lambda: not opened.latest.is_without_service)
+
+    manifest = _load(connection, service.url, topic_name, at={0.3: kill, 0.6: start_again})
+    assert opened.latest.num_without_service == 1
+    _check(connection, manifest)
+
+
+@pytest.mark.parametrize("misbehaviour", [FakeService.garbage, FakeService.fault, FakeService.hang_up])
+def test_a_service_that_answers_garbage_in_the_middle_of_a_load(
+    connection: Connection, real_service: FakeService, topic_name: str, opened: Opened, misbehaviour: Any
+) -> None:
+    def misbehave() -> None:
+        assert not opened.latest.is_without_service
+        real_service.misbehave = misbehaviour
+        _wait_for(lambda: opened.latest.is_without_service)
+
+    def behave() -> None:
+        real_service.misbehave = None
+        _wait_for(lambda: not opened.latest.is_without_service)
+
+    manifest = _load(connection, real_service.url, topic_name, at={0.3: misbehave, 0.6: behave})
+    assert opened.latest.num_without_service == 1
+    _check(connection, manifest)
+
+
+def test_a_service_that_takes_longer_than_anybody_waits(
+    connection: Connection, real_service: FakeService, topic_name: str, opened: Opened
+) -> None:
+    real_service.misbehave = FakeService.silence
+    manifest = _load(connection, real_service.url, topic_name, at={})
+    assert opened.latest.num_without_service == 1
+    assert opened.latest.statistics.failures["collector_service"] == "no answer within 0.5 s"
+    _check(connection, manifest)
+
+
+def test_the_service_of_another_cluster(
+    connection: Connection, topic_name: str, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeService(FakeCluster(make_snapshot([10, 20, 30]))) as others:
+        manifest = _load(connection, others.url, topic_name, at={})
+        assert opened.latest.num_without_service == 1
+        assert "it measures cluster 'test-cluster', but the brokers at" in caplog.text
+        assert others.service.intents == []
+    _check(connection, manifest)
+
+
+def test_without_measuring_for_itself_a_load_is_even_and_whole(
+    connection: Connection, real_service: FakeService, topic_name: str, opened: Opened
+) -> None:
+    real_service.misbehave = FakeService.fault
+    even = connection.model_copy(update={"without_collector": "even"})
+    manifest = _load(even, real_service.url, topic_name, at={})
+    assert opened.latest.num_without_service == 1
+    assert opened.latest.cache.latest() is None
+    _check(connection, manifest)

@@ -1,0 +1,238 @@
+"""`evenload collector` as operators run it, before real brokers: producers and loads measure through it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kafka_connection import Connection
+from kafka_connection.clients import open_admin
+from kafka_plugin.config import LoaderConfig, ProducerConfig
+from kafka_plugin.loader import load_dataset
+from kafka_plugin.producer import BalancedProducer
+
+StartCollector = Callable[..., Any]
+
+
+@pytest.fixture
+def topic(connection: Connection, topic_name: str) -> str:
+    with open_admin(connection) as admin:
+        admin.create_topics({topic_name: {"num_partitions": 6, "replication_factor": 1}})
+    return topic_name
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
+
+
+def _metrics(url: str) -> dict[str, float]:
+    """By name, summed over labels."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+        page = response.read().decode()
+    totals: dict[str, float] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    return totals
+
+
+def _wait_for(happened: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(1000):
+        if happened():
+            return
+        pause.wait(0.02)
+    pytest.fail("it didn't happen within 20 s")
+
+
+def _measuring_here() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "evenload-collector"]
+
+
+def test_producers_route_by_what_the_service_measures_and_report_to_it(
+    connection: Connection, start_collector: StartCollector, topic: str
+) -> None:
+    url = start_collector(connection).url
+    with_service = connection.model_copy(update={"collector_url": url})
+    config = ProducerConfig(batch_bytes=10_000, report_s=0.1, refresh_s=0.1)
+    settings = {"bootstrap.servers": connection.bootstrap_servers}
+    with BalancedProducer(settings, connection=with_service, config=config) as producer:
+        for _ in range(200):
+            producer.produce(topic, b"x" * 1000)
+        assert producer.flush(60) == 0
+        assert _measuring_here() == []
+        assert producer.num_fallbacks == 0
+        _wait_for(lambda: _metrics(url)["evenload_service_routes"] == 1)
+    assert set(_get(f"{url}/v1/snapshot?topics={topic}")["topics"]) == {topic}
+
+
+def test_a_load_announces_what_it_will_still_write_and_takes_it_back(
+    connection: Connection, start_collector: StartCollector, topic_name: str
+) -> None:
+    url = start_collector(connection).url
+    with_service = connection.model_copy(update={"collector_url": url})
+    announced: list[int] = []
+
+    def progress(done: int, total: int, _: int) -> None:
+        if not announced and done > total / 2:
+            _wait_for(lambda: bool(_get(f"{url}/v1/snapshot")["announced"]))
+            (load,) = _get(f"{url}/v1/snapshot")["announced"].values()
+            announced.append(sum(load.values()))
+
+    rng = np.random.default_rng(1)
+    samples = {"x": rng.integers(0, 255, (2000, 1000), np.uint8)}
+    manifest = load_dataset(
+        samples,
+        topic_name,
+        connection=with_service,
+        config=LoaderConfig(transaction_bytes=100_000, block_bytes=10_000),
+        progress=progress,
+    )
+    assert 0 < announced[0] < 1.2 * manifest.num_bytes
+    assert _measuring_here() == []
+    assert _get(f"{url}/v1/snapshot")["announced"] == {}
+
+
+def test_weights_changed_with_the_token_reach_producers_that_run(
+    connection: Connection, start_collector: StartCollector, topic: str, tmp_path: Path
+) -> None:
+    token_path, weights_path = tmp_path / "token", tmp_path / "weights.json"
+    token_path.write_text("secret\n")
+    options = ("--token-file", str(token_path), "--weights", str(weights_path))
+    service = start_collector(connection, *options)
+    with_service = connection.model_copy(update={"collector_url": service.url})
+    config = ProducerConfig(refresh_s=0.1)
+    settings = {"bootstrap.servers": connection.bootstrap_servers}
+    with BalancedProducer(settings, connection=with_service, config=config) as producer:
+        producer.produce(topic, b"x")
+        _change_weights(service.url, {"goals": {"dataset_spread": 1.0}})
+        goals = producer._routing._router._goals
+        _wait_for(lambda: [goal.name for goal in goals.current] == ["dataset_spread"])
+    service.end(signal.SIGKILL)
+    service.start()
+    assert _get(f"{service.url}/v1/weights") == {"goals": {"dataset_spread": 1.0}}
+
+
+def _change_weights(url: str, weights: dict[str, Any]) -> None:
+    request = urllib.request.Request(
+        f"{url}/v1/weights",
+        data=json.dumps(weights).encode(),
+        method="PUT",
+        headers={"Authorization": "Bearer secret"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(("by", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_is_ready_soon_and_stops_at_once_though_nobody_takes_what_it_pushes(
+    connection: Connection, start_collector: StartCollector, by: int, status: int
+) -> None:
+    service = start_collector(connection, "--otlp-endpoint", "http://127.0.0.1:9/v1/metrics")
+    _wait_for(lambda: _is_ready(service.url))
+    began_s = time.monotonic()
+    assert service.end(by) == status
+    # Less than one by itself, but these tests have no processor of their own; a push that is waited for takes
+    # more than ten.
+    assert time.monotonic() - began_s < 8.0
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return bool(_get(f"{url}/readyz")["status"] == "ready")
+    except urllib.error.HTTPError:
+        return False
+
+
+def test_without_brokers_it_serves_and_says_why_it_is_not_ready(start_collector: StartCollector) -> None:
+    url = start_collector(Connection(bootstrap_servers="127.0.0.1:9")).url
+    assert _get(f"{url}/healthz") == {"status": "alive"}
+
+    def says_why() -> bool:
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            _get(f"{url}/readyz")
+        assert raised.value.code == 503
+        sentence = json.load(raised.value)["error"]
+        return "nothing has been measured yet; cluster_metadata:" in sentence
+
+    _wait_for(says_why)
+
+
+def test_a_port_that_is_taken_is_a_sentence(connection: Connection) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failed = subprocess.run(
+            [
+                str(Path(sys.executable).with_name("evenload")),
+                *("collector", "--port", str(port), "--bootstrap-servers", connection.bootstrap_servers),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert failed.returncode == 1
+    assert failed.stderr.count("\n") == 1
+    assert str(port) in failed.stderr
+    assert "address already in use" in failed.stderr
+
+
+class Pushed:
+    """What was pushed over OTLP to an endpoint of ours."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        pushed = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                request = ExportMetricsServiceRequest.FromString(body)
+                for resource in request.resource_metrics:
+                    for scope in resource.scope_metrics:
+                        pushed.names |= {metric.name for metric in scope.metrics}
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Not to stderr."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/metrics"
+
+
+@pytest.fixture
+def pushed() -> Iterator[Pushed]:
+    pushed = Pushed()
+    serving = threading.Thread(target=pushed.server.serve_forever)
+    serving.start()
+    yield pushed
+    pushed.server.shutdown()
+    serving.join()
+    pushed.server.server_close()
+
+
+def test_metrics_are_pushed_where_it_is_asked_for(
+    connection: Connection, start_collector: StartCollector, pushed: Pushed
+) -> None:
+    service = start_collector(connection, "--otlp-endpoint", pushed.url)
+    _wait_for(lambda: _is_ready(service.url))
+    service.end(signal.SIGTERM)  # what was measured last is pushed at the end
+    _wait_for(lambda: {"evenload_broker_used_bytes", "evenload_service_requests_total"} <= pushed.names)

@@ -1,0 +1,181 @@
+"""What producers rely on holds whoever measures: a collector of one's own, or a service."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Literal
+
+import pytest
+
+from kafka_connection import Connection
+from telemetry_collector import CollectorClosedError, CollectorConfig, NoFreshSnapshotError
+from telemetry_collector.collector import Collector
+from telemetry_collector.opening import AnyCollector, open_collector
+from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.client import RemoteCollector
+from telemetry_collector.service.testing import FakeService
+from telemetry_collector.testing import FakeCluster, make_snapshot
+
+CONFIG = CollectorConfig(
+    interval_s=0.05, full_interval_s=0.05, deadline_s=0.5, age_max_s=1.0, backoff_initial_s=0.05
+)
+SLOW = CollectorConfig(interval_s=600.0, full_interval_s=600.0, age_max_s=1000.0, deadline_s=0.5)
+NOWHERE = Connection(bootstrap_servers="127.0.0.1:1")
+
+MakeCollector = Callable[..., AnyCollector]
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster(make_snapshot([100, 200, 300], topics={"t": [(1, 2)], "u": [(3,)]}))
+
+
+@pytest.fixture(params=["own", "service"])
+def make(request: pytest.FixtureRequest, cluster: FakeCluster) -> Iterator[MakeCollector]:
+    """Makes collectors that measure `cluster`."""
+    kind: Literal["own", "service"] = request.param
+    with ExitStack() as stack:
+
+        def make_one(config: CollectorConfig = CONFIG, topics: tuple[str, ...] | None = ()) -> AnyCollector:
+            if kind == "own":
+                return Collector(NOWHERE, config, topics, sources=cluster.sources())
+            service = stack.enter_context(FakeService(cluster))
+            connection = NOWHERE.model_copy(update={"collector_url": service.url})
+            return RemoteCollector(connection, config, topics, make_sources=cluster.sources)
+
+        yield make_one
+
+
+def _wait_for(happened: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(500):
+        if happened():
+            return
+        pause.wait(0.01)
+    pytest.fail("it didn't happen within 5 s")
+
+
+def test_a_snapshot_is_measured_after_the_call_when_nothing_older_will_do(
+    make: MakeCollector, cluster: FakeCluster
+) -> None:
+    with make(SLOW) as collector:
+        first = collector.snapshot()
+        cluster.snapshot = make_snapshot([101, 200, 300])
+        assert collector.snapshot(max_age_s=60.0) is first
+        before_s = time.time()
+        fresh = collector.snapshot(max_age_s=0.0)
+        assert fresh.brokers[1].used_bytes == 101
+        assert fresh.taken_at_s >= before_s - 0.001
+        cached = collector.cache.latest()
+        assert cached is not None
+        assert cached.snapshot is fresh
+
+
+def test_the_cache_is_filled_in_the_background(make: MakeCollector, cluster: FakeCluster) -> None:
+    with make() as collector:
+        collector.snapshot()
+        cluster.snapshot = make_snapshot([7])
+
+        def is_there() -> bool:
+            cached = collector.cache.latest()
+            return cached is not None and cached.snapshot.brokers[1].used_bytes == 7
+
+        _wait_for(is_there)
+
+
+def test_topics_watched_before_and_after_the_start_are_measured(make: MakeCollector) -> None:
+    collector = make(SLOW, ("t",))
+    with collector:
+        assert set(collector.snapshot().topics) == {"t"}
+        collector.watch(["u"])
+        assert set(collector.snapshot(max_age_s=0.0).topics) == {"t", "u"}
+
+
+def test_a_broker_that_went_silent_has_been_so_for_as_long_by_our_own_clock(
+    make: MakeCollector, cluster: FakeCluster
+) -> None:
+    with make() as collector:
+        collector.snapshot()
+        before_s = time.time()
+        cluster.paused.add(2)
+        _wait_for(lambda: not collector.snapshot().brokers[2].is_reachable)
+        since_s = collector.snapshot().brokers[2].unreachable_since_s
+        assert since_s is not None
+        assert before_s - 0.5 <= since_s <= time.time()
+
+
+def test_without_an_answer_in_time_the_error_says_why(make: MakeCollector, cluster: FakeCluster) -> None:
+    cluster.killed |= {1, 2, 3}
+    with make() as collector, pytest.raises(NoFreshSnapshotError, match="connection refused") as raised:
+        collector.snapshot(timeout_s=0.5)
+    assert raised.value.bootstrap_servers == "127.0.0.1:1"
+
+
+def test_nobody_waits_for_what_is_told(make: MakeCollector) -> None:
+    collector = make()
+    report = RouteReport(producer="p", topic="t", shares={0: 1.0})
+    intent = Intent(load="l", topic="t", bytes_by_broker={1: 10})
+    for act in (collector.start, collector.close):
+        began_s = time.perf_counter()
+        collector.announce(intent)
+        collector.withdraw("l")
+        collector.report([report])
+        assert collector.weights is None
+        assert time.perf_counter() - began_s < 0.2
+        act()
+
+
+def test_closing_leaves_no_thread_and_the_last_snapshot(make: MakeCollector) -> None:
+    collector = make()
+    before = set(threading.enumerate())
+    collector.start()
+    collector.start()  # does nothing more
+    snapshot = collector.snapshot()
+    collector.close()
+    collector.close()
+    assert {thread for thread in threading.enumerate() if "evenload" in thread.name} <= before
+    cached = collector.cache.latest()
+    assert cached is not None
+    assert cached.snapshot.brokers == snapshot.brokers
+    for ask in (collector.snapshot, collector.start):
+        with pytest.raises(CollectorClosedError, match="has been closed"):
+            ask()
+
+
+def test_closing_at_once_after_starting_is_fine(make: MakeCollector) -> None:
+    for _ in range(5):
+        with make():
+            pass
+
+
+def test_closing_wakes_whoever_waits_for_a_snapshot(make: MakeCollector, cluster: FakeCluster) -> None:
+    cluster.paused |= {1, 2, 3}
+    collector = make().start()
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            collector.snapshot(timeout_s=60.0)
+        except CollectorClosedError as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    collector.close()
+    waiting.join(5.0)
+    assert not waiting.is_alive()
+    assert len(raised) == 1
+
+
+def test_one_that_was_not_started_says_so(make: MakeCollector) -> None:
+    with pytest.raises(CollectorClosedError, match=r"call start\(\)"):
+        make().snapshot()
+
+
+def test_the_connection_says_which_it_is() -> None:
+    assert type(open_collector(NOWHERE)) is Collector
+    remote = NOWHERE.model_copy(update={"collector_url": "http://127.0.0.1:2"})
+    assert type(open_collector(remote)) is RemoteCollector

@@ -1,0 +1,291 @@
+"""What comes of a collector service that misbehaves: nothing worse than measuring for oneself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from kafka_connection import Connection
+from telemetry_collector import CollectorConfig
+from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service import service_requests
+from telemetry_collector.service.client import RemoteCollector
+from telemetry_collector.service.testing import FakeService
+from telemetry_collector.sources.source import Source
+from telemetry_collector.testing import FakeCluster, make_snapshot
+from telemetry_collector.weights import Weights
+
+CONFIG = CollectorConfig(
+    interval_s=0.05,
+    full_interval_s=0.05,
+    deadline_s=0.3,
+    age_max_s=0.8,
+    backoff_initial_s=0.05,
+    backoff_max_s=0.1,
+)
+# What a service says and what one measures oneself can be told apart by broker 1's bytes.
+BY_SERVICE, BY_ITSELF = 111, 222
+
+MakeRemote = Callable[..., RemoteCollector]
+
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    with FakeService(FakeCluster(make_snapshot([BY_SERVICE, 0], topics={"t": [(1,)]}))) as service:
+        yield service
+
+
+@pytest.fixture
+def own() -> FakeCluster:
+    """The cluster as it is measured without the service."""
+    return FakeCluster(make_snapshot([BY_ITSELF, 0], topics={"t": [(1,)]}))
+
+
+@pytest.fixture
+def make(service: FakeService, own: FakeCluster) -> MakeRemote:
+    def make_one(
+        make_sources: Callable[[], Sequence[Source]] = own.sources, **fields: Any
+    ) -> RemoteCollector:
+        connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url=service.url, **fields)
+        return RemoteCollector(connection, CONFIG, ["t"], make_sources=make_sources)
+
+    return make_one
+
+
+def _wait_for(happened: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(800):
+        if happened():
+            return
+        pause.wait(0.01)
+    pytest.fail("it didn't happen within 8 s")
+
+
+def _used_bytes(collector: RemoteCollector) -> int | None:
+    cached = collector.cache.latest()
+    return cached.snapshot.brokers[1].used_bytes if cached is not None and not cached.is_stale else None
+
+
+def _failure(collector: RemoteCollector) -> str:
+    return collector.statistics.failures.get("collector_service", "")
+
+
+MISBEHAVIOURS = [
+    (FakeService.garbage, "its answer can't be read: Invalid JSON"),
+    (FakeService.fault, "it answered with status 502"),
+    (FakeService.elsewhere, "it answered with status 302"),
+    (FakeService.silence, "no answer within 0.3 s"),
+    (FakeService.hang_up, "its answer can't be read"),
+    (FakeService.bomb, "its answer is larger than 1048576 bytes"),
+]
+
+
+@pytest.mark.parametrize(("misbehaviour", "reason"), MISBEHAVIOURS, ids=lambda v: getattr(v, "__name__", ""))
+def test_while_a_service_misbehaves_brokers_are_measured_from_here(
+    service: FakeService, make: MakeRemote, misbehaviour: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_requests, "_ANSWER_MAX_BYTES", 1 << 20)
+    with make() as collector:
+        assert collector.snapshot().brokers[1].used_bytes == BY_SERVICE
+        assert collector.num_without_service == 0
+        service.misbehave = misbehaviour
+        _wait_for(lambda: _used_bytes(collector) == BY_ITSELF)
+        assert collector.is_without_service
+        assert collector.num_without_service == 1
+        assert reason in _failure(collector)
+        assert collector.statistics.num_faults["collector_service"] == 0
+        service.misbehave = None
+        _wait_for(lambda: _used_bytes(collector) == BY_SERVICE)
+        assert not collector.is_without_service
+        assert _failure(collector) == ""
+        assert collector.num_without_service == 1
+
+
+def test_what_is_known_never_gets_stale_while_a_service_fails_and_comes_back(
+    service: FakeService, make: MakeRemote
+) -> None:
+    with make() as collector:
+        collector.snapshot()
+        is_over = threading.Event()
+        seen: list[int | None] = []
+
+        def watch() -> None:
+            while not is_over.wait(0.005):
+                seen.append(_used_bytes(collector))
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        service.misbehave = FakeService.fault
+        _wait_for(lambda: BY_ITSELF in seen[-1:])
+        service.misbehave = None
+        _wait_for(lambda: BY_SERVICE in seen[-1:])
+        is_over.set()
+        watching.join()
+        assert None not in seen
+
+
+def test_a_service_that_is_not_there_from_the_start_costs_a_moment(own: FakeCluster) -> None:
+    connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url="http://127.0.0.1:9")
+    with RemoteCollector(connection, CONFIG, ["t"], make_sources=own.sources) as collector:
+        snapshot = collector.snapshot(max_age_s=0.0, timeout_s=2.0)
+        assert snapshot.brokers[1].used_bytes == BY_ITSELF
+        assert set(snapshot.topics) == {"t"}
+        assert _failure(collector) == "connection refused"
+        collector.watch(["u"])
+        own.snapshot = make_snapshot([1], topics={"u": [(1,)]})
+        assert set(collector.snapshot(max_age_s=0.0).topics) == {"u"}
+
+
+def test_a_service_that_is_restarted_is_used_again(service: FakeService, make: MakeRemote) -> None:
+    with make() as collector:
+        collector.snapshot()
+        service.__exit__(None, None, None)
+        _wait_for(lambda: _used_bytes(collector) == BY_ITSELF)
+        service.__enter__()
+        _wait_for(lambda: _used_bytes(collector) == BY_SERVICE)
+
+
+def test_falling_back_lets_what_is_known_grow_stale_and_measures_nothing(
+    service: FakeService, make: MakeRemote, own: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[Sequence[Source]] = []
+
+    def make_sources() -> Sequence[Source]:
+        asked.append(own.sources())
+        return asked[-1]
+
+    with make(make_sources, without_collector="even") as collector:
+        collector.snapshot()
+        service.misbehave = FakeService.fault
+        _wait_for(lambda: _used_bytes(collector) is None)
+        assert collector.num_without_service == 1
+        assert len(asked) == 1  # for the cluster's id, and nobody else
+    (said,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
+    assert said == (
+        f"the collector service at {service.url} can't be used: it answered with status 502; "
+        "shares are even from an age of 0.8 s on"
+    )
+
+
+def test_the_service_of_another_cluster_is_refused_in_a_sentence_and_told_nothing(
+    service: FakeService, make: MakeRemote, own: FakeCluster
+) -> None:
+    own.snapshot = make_snapshot([BY_ITSELF, 0], topics={"t": [(1,)]}, cluster_id="ours")
+    with make() as collector:
+        assert collector.snapshot().brokers[1].used_bytes == BY_ITSELF
+        assert _failure(collector) == (
+            "it measures cluster 'test-cluster', but the brokers at 127.0.0.1:1 belong to cluster 'ours'; "
+            "correct collector_url"
+        )
+        collector.announce(Intent(load="l", topic="t", bytes_by_broker={1: 10}))
+        before = service.num_requests
+        _wait_for(lambda: service.num_requests > before + 2)
+        assert collector.is_without_service
+    assert service.service.intents == []
+
+
+def test_nothing_of_a_service_is_used_until_our_own_brokers_have_said_which_cluster_they_are(
+    make: MakeRemote, own: FakeCluster
+) -> None:
+    own.killed |= {1, 2}
+    with make(without_collector="even") as collector:
+        _wait_for(lambda: collector.statistics.num_failures["cluster_id"] > 2)
+        assert collector.cache.latest() is None
+        assert collector.statistics.failures == {"cluster_id": "broker 1: connection refused"}
+        own.killed.clear()
+        _wait_for(lambda: _used_bytes(collector) == BY_SERVICE)
+
+
+def test_a_service_whose_own_measurements_are_old_is_not_used(service: FakeService, make: MakeRemote) -> None:
+    with make() as collector:
+        collector.snapshot()
+        assert isinstance(service.cluster, FakeCluster)
+        service.cluster.paused |= {1, 2}  # for the service; we reach them
+        _wait_for(lambda: _used_bytes(collector) == BY_ITSELF)
+        _wait_for(lambda: "its latest measurement is" in _failure(collector))
+
+
+def test_the_age_is_the_measurements_whatever_the_services_clock_says(
+    service: FakeService, make: MakeRemote
+) -> None:
+    with make() as collector:
+        taken_at_s = collector.snapshot(max_age_s=0.0).taken_at_s
+        assert abs(time.time() - taken_at_s) < 1.0
+        cached = service.service.latest
+        assert cached is not None
+        assert cached.snapshot.taken_at_s != taken_at_s  # it was said in terms of our clock
+
+
+def test_bytes_that_others_have_announced_are_counted_and_our_own_are_not(make: MakeRemote) -> None:
+    def announced(collector: RemoteCollector) -> dict[int, int]:
+        brokers = collector.snapshot().brokers.values()
+        return {broker.broker_id: broker.announced_bytes for broker in brokers if broker.announced_bytes}
+
+    with make() as ours, make() as theirs:
+        for collector in (ours, theirs):
+            collector.snapshot()
+            _wait_for(lambda c=collector: not _failure(c) and c.statistics.num_answers["collector_service"])
+        ours.announce(Intent(load="ours", topic="t", bytes_by_broker={1: 10, 9: 5}))
+        theirs.announce(Intent(load="theirs", topic="t", bytes_by_broker={1: 1, 2: 2}))
+        _wait_for(lambda: announced(ours) == {1: 1, 2: 2})
+        _wait_for(lambda: announced(theirs) == {1: 10})
+        ours.withdraw("ours")
+        ours.close()  # at once: what was to be told is told
+        _wait_for(lambda: announced(theirs) == {})
+
+
+def test_weights_are_heard_with_the_snapshots_and_kept_without_the_service(
+    service: FakeService, make: MakeRemote
+) -> None:
+    weights = Weights(goals={"disk_usage": 1.0}, brokers={2: 0.0})
+    with make() as collector:
+        collector.snapshot()
+        assert collector.weights is None
+        service.service._weights = weights
+        _wait_for(lambda: collector.weights == weights)
+        service.misbehave = FakeService.fault
+        _wait_for(lambda: collector.is_without_service)
+        assert collector.weights == weights
+
+
+def test_reports_reach_the_service(service: FakeService, make: MakeRemote) -> None:
+    report = RouteReport(producer="p", topic="t", shares={0: 1.0}, reason="no_snapshot", num_fallbacks=3)
+    with make() as collector:
+        collector.snapshot()
+        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        collector.report([report])
+        _wait_for(lambda: service.service.reports == [report])
+
+
+def test_a_refusal_of_what_is_told_is_counted_and_shown(make: MakeRemote) -> None:
+    huge = Intent(load="l", topic="t", bytes_by_broker={1: 1 << 62})
+    with make() as collector:
+        collector.snapshot()
+        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        collector.announce(huge)
+        question = "collector_service: intents"
+        _wait_for(lambda: question in collector.statistics.failures)
+        assert "more than 1152921504606846976 bytes" in collector.statistics.failures[question]
+
+
+def test_telling_waits_for_nobody_while_the_service_is_silent(service: FakeService, make: MakeRemote) -> None:
+    num_told = 1000
+    with make() as collector:
+        collector.snapshot()
+        service.misbehave = FakeService.silence
+        began_s = time.perf_counter()
+        for number in range(num_told):
+            collector.announce(Intent(load=f"l{number}", topic="t", bytes_by_broker={1: 10}))
+            collector.cache.latest()
+    # Also the closing: all of it takes less than waiting for a tenth of the answers would.
+    assert time.perf_counter() - began_s < num_told / 10 * CONFIG.deadline_s
+
+
+def test_a_connection_without_a_service_is_refused() -> None:
+    with pytest.raises(ValueError, match="names no collector service"):
+        RemoteCollector(Connection(bootstrap_servers="127.0.0.1:1"))

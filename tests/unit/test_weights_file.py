@@ -1,0 +1,80 @@
+"""A file of weights is followed while people edit it; what can't be read changes nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from telemetry_collector.weights import Weights
+from telemetry_collector.weights_file import WeightsFile
+
+HALF, NONE = Weights(brokers={1: 0.5}), Weights(brokers={1: 0.0})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "weights.json"
+
+
+def test_without_a_file_there_are_none_and_it_may_come_and_go(path: Path) -> None:
+    file = WeightsFile(path)
+    assert file.latest() is None
+    file.write(HALF)
+    assert file.latest() == HALF
+    path.unlink()
+    assert file.latest() is None
+
+
+def test_an_edit_is_seen_and_an_unchanged_file_is_not_read(path: Path) -> None:
+    file = WeightsFile(path)
+    file.write(HALF)
+    first = file.latest()
+    assert file.latest() is first
+    path.write_text('{"brokers": {"1": 0}}')
+    assert file.latest() == NONE
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"brokers": {"1": 2}}', "brokers.1: Input should be less than or equal to 1"),
+        (b"\xff", "Invalid JSON"),
+        (b"[" * 100_000, "Invalid JSON"),
+        (b" " * (2 << 20), "it is larger than 1048576 bytes"),
+    ],
+)
+def test_what_can_not_be_read_keeps_the_old_and_is_said_once(
+    path: Path, caplog: pytest.LogCaptureFixture, content: bytes, reason: str
+) -> None:
+    file = WeightsFile(path)
+    file.write(HALF)
+    file.latest()
+    path.write_bytes(content)
+    for _ in range(3):
+        assert file.latest() == HALF
+    (said,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
+    assert reason in said
+    assert said.startswith(f"weights file {path}: ")
+    assert file.complaint == said
+    file.write(NONE)
+    assert file.latest() == NONE
+    assert file.complaint is None
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = WeightsFile(path)
+    file.write(HALF)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        file.write(NONE)
+    assert os.listdir(path.parent) == [path.name]
+    assert file.latest() == HALF
