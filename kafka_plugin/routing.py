@@ -24,6 +24,7 @@ from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
 _HISTORY_INTERVAL_S = 0.2
 _HISTORY_S = 120.0
+_NOTED_BYTES = 16 << 10
 _MEASURABLE_BYTES = 4 << 20
 _REFUSED_MAX = 1000
 # Stored bytes are this much more than payload at most, when nobody else writes to the topic.
@@ -38,8 +39,21 @@ class _Acknowledged(NamedTuple):
     bytes_by_partition: dict[int, int]
 
 
+class _PartitionBytes:
+    """Payload for one partition: sent, acknowledged, and how much of that the history has."""
+
+    __slots__ = ("acknowledged", "noted", "sent")
+
+    def __init__(self) -> None:
+        self.sent = self.acknowledged = self.noted = 0
+
+
 class OwnBytes:
     """Payload that one producer has sent to one topic. Any thread may call any method.
+
+    Counting takes no lock, which would cost more than all the rest: under the interpreter lock, threads are
+    not switched between reading a number and writing it back where nothing is called in between
+    (tests/unit/test_routing_own_bytes.py tries it).
 
     Args:
         clock: Seconds since 1970, the clock of snapshots.
@@ -47,41 +61,44 @@ class OwnBytes:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._sent: dict[int, int] = {}
-        self._acknowledged: dict[int, int] = {}
+        self._lock = threading.Lock()  # guards the history
+        self._partitions: dict[int, _PartitionBytes] = {}
         self._history: deque[_Acknowledged] = deque()
 
     def add_sent(self, partition: int, size_bytes: int) -> None:
         """A record was handed to the client."""
-        with self._lock:
-            self._sent[partition] = self._sent.get(partition, 0) + size_bytes
+        counted = self._partitions.get(partition) or self._count(partition)
+        counted.sent += size_bytes
 
     def add_acknowledged(self, partition: int, size_bytes: int) -> None:
         """Brokers have a record that was sent before."""
-        with self._lock:
-            self._acknowledged[partition] = self._acknowledged.get(partition, 0) + size_bytes
-            now_s = self._clock()
-            if not self._history or now_s - self._history[-1].at_s >= _HISTORY_INTERVAL_S:
-                self._history.append(_Acknowledged(now_s, dict(self._acknowledged)))
-                while now_s - self._history[0].at_s > _HISTORY_S:
-                    self._history.popleft()
+        counted = self._partitions.get(partition) or self._count(partition)
+        counted.acknowledged += size_bytes
+        self._note(counted)
+
+    def add_report(self, partition: int, size_bytes: int) -> None:
+        """As `add_acknowledged`, for those who call it for each of many small records.
+
+        The history, for which time has to be asked, hears of it some records later.
+        """
+        counted = self._partitions.get(partition) or self._count(partition)
+        counted.acknowledged += size_bytes
+        if counted.acknowledged - counted.noted >= _NOTED_BYTES:
+            self._note(counted)
 
     def add_lost(self, partition: int, size_bytes: int) -> None:
         """A record that was sent will never be stored."""
-        with self._lock:
-            self._sent[partition] = self._sent.get(partition, 0) - size_bytes
+        self.add_sent(partition, -size_bytes)
 
     def sent(self, partition: int) -> int:
         """What was sent to a partition so far."""
-        with self._lock:
-            return self._sent.get(partition, 0)
+        counted = self._partitions.get(partition)
+        return counted.sent if counted is not None else 0
 
     @property
     def total_sent(self) -> int:
         """All that was sent so far."""
-        with self._lock:
-            return sum(self._sent.values())
+        return sum(counted.sent for counted in list(self._partitions.values()))
 
     def since(self, taken_at_s: float, stored: Mapping[int, float] | None = None) -> dict[int, int]:
         """By partition, what a snapshot of that time can't know; where in doubt, a little more.
@@ -92,26 +109,40 @@ class OwnBytes:
                 snapshot holds it. Brokers have records some time before they are reported, and without this,
                 those would count twice. It is only believed while it can all be this producer's.
         """
-        with self._lock:
-            known = self._acknowledged_at(taken_at_s)
-            if stored is None or sum(stored.values()) > _FOREIGN_RATIO * sum(self._sent.values()):
-                stored = {}
-            unknown = {
-                partition: sent - max(known.get(partition, 0), int(stored.get(partition, 0)))
-                for partition, sent in self._sent.items()
-            }
-            return {partition: size_bytes for partition, size_bytes in unknown.items() if size_bytes > 0}
+        known = self._acknowledged_at(taken_at_s)
+        sent = {partition: counted.sent for partition, counted in list(self._partitions.items())}
+        if stored is None or sum(stored.values()) > _FOREIGN_RATIO * sum(sent.values()):
+            stored = {}
+        unknown = {
+            partition: size_bytes - max(known.get(partition, 0), int(stored.get(partition, 0)))
+            for partition, size_bytes in sent.items()
+        }
+        return {partition: size_bytes for partition, size_bytes in unknown.items() if size_bytes > 0}
 
     def acknowledged_before(self, taken_at_s: float) -> int:
         """Payload that a snapshot of that time does know, at least."""
-        with self._lock:
-            return sum(self._acknowledged_at(taken_at_s).values())
+        return sum(self._acknowledged_at(taken_at_s).values())
 
     def _acknowledged_at(self, taken_at_s: float) -> Mapping[int, int]:
-        for entry in reversed(self._history):
-            if entry.at_s <= taken_at_s:
-                return entry.bytes_by_partition
+        with self._lock:
+            for entry in reversed(self._history):
+                if entry.at_s <= taken_at_s:
+                    return entry.bytes_by_partition
         return {}
+
+    def _count(self, partition: int) -> _PartitionBytes:
+        return self._partitions.setdefault(partition, _PartitionBytes())
+
+    def _note(self, counted: _PartitionBytes) -> None:
+        counted.noted = counted.acknowledged
+        now_s = self._clock()
+        with self._lock:
+            if self._history and now_s - self._history[-1].at_s < _HISTORY_INTERVAL_S:
+                return
+            acknowledged = {p: each.acknowledged for p, each in list(self._partitions.items())}
+            self._history.append(_Acknowledged(now_s, acknowledged))
+            while now_s - self._history[0].at_s > _HISTORY_S:
+                self._history.popleft()
 
 
 class TopicRouting:
@@ -173,6 +204,11 @@ class TopicRouting:
         """
         self.own_bytes.add_lost(partition, size_bytes)
         self._refused.append(partition)
+
+    def give_back_part(self, partition: int, size_bytes: int) -> None:
+        """The client refused part of what went to a partition in one call; its next turn comes the sooner."""
+        self.own_bytes.add_lost(partition, size_bytes)
+        self._route.give_back(partition, size_bytes)
 
     def _refused_partition(self) -> int | None:
         try:

@@ -31,7 +31,7 @@ Sizes are bytes as the caller counts them. Nothing is measured here, and no time
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
@@ -156,6 +156,12 @@ class Route:
         self._left_bytes -= size_bytes
         return self._partition
 
+    def give_back(self, partition: int, size_bytes: int) -> None:
+        """Of what went to `partition`, this did not go there after all; its next turn comes sooner."""
+        place = bisect_left(self._partitions, partition)
+        if place < len(self._partitions) and self._partitions[place] == partition:
+            self._unbooked.append((place, -size_bytes))
+
     def _begin(self, sent_bytes: list[float]) -> None:
         """Sets what counts as sent so far; no turn is under way, so that the first call begins one."""
         self._sent_bytes = sent_bytes
@@ -182,6 +188,7 @@ class Route:
             self._sent_bytes[place] = sent_bytes = self._sent_bytes[place] + spent_bytes
             if self._unbooked:
                 total_bytes = self._book_the_unbooked()
+                sent_bytes = self._sent_bytes[place]
             heappush(waiting, (sent_bytes / self._shares[place], place))
             if spent_bytes > self._longest_bytes:
                 self._expect_turns_of(spent_bytes)
