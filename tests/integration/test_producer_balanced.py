@@ -209,7 +209,7 @@ def test_the_collector_reaches_the_cluster_as_the_settings_say() -> None:
 
 def test_inside_kafka_python_records_are_spread_and_keys_stay(connection: Connection, topic: str) -> None:
     config = ProducerConfig(batch_bytes=1000)
-    with NodeAwarePartitioner(connection, config=config) as partitioner:
+    with NodeAwarePartitioner(connection.bootstrap_servers, config=config) as partitioner:
         producer = KafkaProducer(
             **connection.kafka_python_config(), partitioner=partitioner, acks="all", enable_idempotence=True
         )
