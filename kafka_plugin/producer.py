@@ -27,12 +27,12 @@ from pydantic import ValidationError
 
 from kafka_connection import Connection, KafkaConnectionError
 from kafka_connection.connection import first_reason
-from kafka_plugin.batch_turns import REFUSED, UNASSIGNED, Turn, size_of, turns_of
+from kafka_plugin.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
-from kafka_plugin.routing import TopicRouting
+from kafka_plugin.topic_turns import TopicTurns
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
 from telemetry_collector.collector import Collector
@@ -48,6 +48,7 @@ _DEFAULT_PORT = 9092  # RD_KAFKA_PORT
 
 # Bound once: `super()` costs a tenth of a microsecond.
 _produce, _produce_batch = Producer.produce, Producer.produce_batch
+_now_s = time.monotonic
 
 
 class BalancedProducer(Producer):
@@ -94,7 +95,7 @@ class BalancedProducer(Producer):
         self._config = config or ProducerConfig()
         self._spreads_keys = self._config.spread_keys
         self._opening = threading.Lock()
-        self._reports: dict[str, TopicReports] = {}
+        self._topics: dict[str, TopicTurns] = {}
         self._transmitted = (0, 0)
         super().__init__(own)
         self._routing = ProducerRouting(
@@ -122,25 +123,35 @@ class BalancedProducer(Producer):
             BufferError: The client's queue is full; `poll`, and try again.
             KafkaException: The topic is not there, or the client refuses the record.
         """
-        reports = self._reports.get(topic) or self._open(topic)
+        turns = self._topics.get(topic) or self._open(topic)
         users = callback or on_delivery
         if partition != UNASSIGNED or (key is not None and not self._spreads_keys):
-            report = reports.reporter(users, is_counted=False)
+            report = turns.reports.reporter(users, None)
             _produce(self, topic, value, key, partition, report, report, timestamp, headers)
             return
         size_bytes = (0 if value is None else len(value)) + (0 if key is None else len(key))
-        report = reports.counted if users is None else reports.reporter(users, is_counted=True)
-        chosen = self._routing.partition_for(reports.routing, size_bytes)
+        turn, report = turns.current
+        if turn.sent_bytes >= turn.size_bytes or _now_s() >= turn.ends_s:
+            turn, report = turns.next(turn)
+        if users is not None:
+            report = turns.reports.reporter(users, turn)
+        turn.num_waiting += 1
+        turn.sent_bytes += size_bytes
         try:
-            _produce(self, topic, value, key, chosen, report, report, timestamp, headers)
+            _produce(self, topic, value, key, turn.partition, report, report, timestamp, headers)
         except BaseException as error:
-            if not self._take_back(reports.routing, chosen, size_bytes, error):
+            turn.take_back(1, size_bytes)
+            if not isinstance(error, KafkaException) or not _is_gone(error.args[0]):
                 raise
-            chosen = self._routing.partition_for(reports.routing, size_bytes)
+            turns.recount()
+            turns.next(turn)
+            alone = turns.of_batch(1, size_bytes)
+            report = turns.reports.reporter(users, alone)
             try:
-                _produce(self, topic, value, key, chosen, report, report, timestamp, headers)
-            except BaseException as again:
-                self._take_back(reports.routing, chosen, size_bytes, again)
+                _produce(self, topic, value, key, alone.partition, report, report, timestamp, headers)
+            except BaseException:
+                alone.take_back(1, size_bytes)
+                alone.end()
                 raise
 
     def produce_batch(
@@ -155,14 +166,14 @@ class BalancedProducer(Producer):
 
         A partition is chosen for about `batch_bytes` of records at a time.
         """
-        reports = self._reports.get(topic) or self._open(topic)
-        turns = turns_of(
+        turns = self._topics.get(topic) or self._open(topic)
+        portions = portions_of(
             messages,
             partition=partition,
             spread_keys=self._spreads_keys,
-            turn_bytes=self._config.batch_bytes,
+            portion_bytes=self._config.batch_bytes,
         )
-        return sum(self._send_turn(topic, turn, reports, callback or on_delivery) for turn in turns)
+        return sum(self._send(topic, portion, turns, callback or on_delivery) for portion in portions)
 
     def expect(self, topic: str, size_bytes: int) -> None:
         """Say how much payload is still to come for a topic: shares are then decided for all of it."""
@@ -176,7 +187,7 @@ class BalancedProducer(Producer):
     @property
     def num_lost(self) -> int:
         """Records that were acknowledged without an offset; each was reported as an error."""
-        return sum(reports.num_lost for reports in list(self._reports.values()))
+        return sum(turns.reports.num_lost for turns in list(self._topics.values()))
 
     def close(self) -> bool:
         """Send what is queued, and end the collector."""
@@ -214,30 +225,35 @@ class BalancedProducer(Producer):
         if payload >= _MEASURABLE_BYTES:
             self._routing.stored_ratio = min(2.0, max(0.01, sent / payload))
 
-    def _send_turn(
-        self, topic: str, turn: Turn, reports: TopicReports, callback: DeliveryCallback | None
+    def _send(
+        self, topic: str, portion: Portion, turns: TopicTurns, callback: DeliveryCallback | None
     ) -> int:
         """Returns how many of its records the client has taken; the others say why not."""
-        messages, (partition, has_callbacks, is_single) = turn.messages, turn.destination
+        messages, (partition, has_callbacks, is_single) = portion.messages, portion.destination
         if is_single:
             return self._send_single(topic, messages[0], partition, callback)
-        is_counted = partition is None
+        turn = None
         if partition is None:
-            partition = self._routing.partition_for(reports.routing, turn.size_bytes)
-        report = reports.reporter(callback, is_counted=is_counted)
+            turn = turns.of_batch(len(messages), portion.size_bytes)
+            partition = turn.partition
+        report = turns.reports.reporter(callback, turn)
         if has_callbacks:
             messages = [
-                {**message, "callback": reports.reporter(message["callback"], is_counted=is_counted)}
+                {**message, "callback": turns.reports.reporter(message["callback"], turn)}
                 for message in messages
             ]
         num_queued: int = _produce_batch(self, topic, messages, partition, report, report)
-        if num_queued < len(messages):
-            refused = [message for message in messages if REFUSED in message]
-            if is_counted:
-                self._take_back_all(reports.routing, partition, refused)
-            if has_callbacks:
-                for message, sent in zip(turn.messages, messages, strict=True):
-                    message.update({REFUSED: sent[REFUSED]} if REFUSED in sent else {})
+        if num_queued == len(messages):
+            return num_queued
+        refused = [message for message in messages if REFUSED in message]
+        if turn is not None:
+            turn.take_back(len(refused), sum(map(size_of, refused)))
+            turn.end()
+        if any(_is_gone(message[REFUSED]) for message in refused):
+            turns.recount()
+        if has_callbacks:
+            for message, sent in zip(portion.messages, messages, strict=True):
+                message.update({REFUSED: sent[REFUSED]} if REFUSED in sent else {})
         return num_queued
 
     def _send_single(
@@ -259,35 +275,11 @@ class BalancedProducer(Producer):
             message[REFUSED] = error.args[0]
         return int(REFUSED not in message)
 
-    def _take_back(
-        self, routing: TopicRouting, partition: int, size_bytes: int, error: BaseException
-    ) -> bool:
-        """The client did not take a record. Returns whether that is because it knows no such partition.
-
-        Then the turn is not given back: the next record, and all after it, would go there in vain.
-        """
-        is_gone = isinstance(error, KafkaException) and _is_gone(error.args[0])
-        if is_gone:
-            routing.own_bytes.add_lost(partition, size_bytes)
-            self._routing.recount(routing)
-        else:
-            routing.give_back(partition, size_bytes)
-        return is_gone
-
-    def _take_back_all(self, routing: TopicRouting, partition: int, refused: list[dict[str, Any]]) -> None:
-        """The client did not take these records of a turn; see `_take_back`."""
-        size_bytes = sum(map(size_of, refused))
-        if any(_is_gone(message[REFUSED]) for message in refused):
-            routing.own_bytes.add_lost(partition, size_bytes)
-            self._routing.recount(routing)
-        else:
-            routing.give_back_part(partition, size_bytes)
-
-    def _open(self, topic: str) -> TopicReports:
+    def _open(self, topic: str) -> TopicTurns:
         """Wait until a topic can be written: once, before its first record."""
         with self._opening:
-            if topic in self._reports:
-                return self._reports[topic]
+            if topic in self._topics:
+                return self._topics[topic]
             timeout_s = self._config.new_topic_timeout_s
             num_partitions = self._find_partitions(topic, timeout_s)
             try:
@@ -295,12 +287,13 @@ class BalancedProducer(Producer):
             except (TopicError, KafkaConnectionError) as error:
                 # A topic that is not new may have a dead leader for long; its records wait in the client.
                 _log.warning("writing to topic %s all the same: %s", topic, error)
-            self._reports[topic] = TopicReports(
+            self._topics[topic] = TopicTurns(
                 self._routing.add(topic, num_partitions),
-                self._default_callback,
-                has_offsets=self._has_offsets,
+                self._routing,
+                TopicReports(self._default_callback, has_offsets=self._has_offsets),
+                turn_bytes=self._config.batch_bytes,
             )
-            return self._reports[topic]
+            return self._topics[topic]
 
     def _find_partitions(self, topic: str, timeout_s: float) -> int:
         deadline_s = time.monotonic() + timeout_s

@@ -24,9 +24,7 @@ from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
 _HISTORY_INTERVAL_S = 0.2
 _HISTORY_S = 120.0
-_NOTED_BYTES = 16 << 10
 _MEASURABLE_BYTES = 4 << 20
-_REFUSED_MAX = 1000
 # Stored bytes are this much more than payload at most, when nobody else writes to the topic.
 _FOREIGN_RATIO = 1.1
 
@@ -39,21 +37,8 @@ class _Acknowledged(NamedTuple):
     bytes_by_partition: dict[int, int]
 
 
-class _PartitionBytes:
-    """Payload for one partition: sent, acknowledged, and how much of that the history has."""
-
-    __slots__ = ("acknowledged", "noted", "sent")
-
-    def __init__(self) -> None:
-        self.sent = self.acknowledged = self.noted = 0
-
-
 class OwnBytes:
     """Payload that one producer has sent to one topic. Any thread may call any method.
-
-    Counting takes no lock, which would cost more than all the rest: under the interpreter lock, threads are
-    not switched between reading a number and writing it back where nothing is called in between
-    (tests/unit/test_routing_own_bytes.py tries it).
 
     Args:
         clock: Seconds since 1970, the clock of snapshots.
@@ -61,44 +46,41 @@ class OwnBytes:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards the history
-        self._partitions: dict[int, _PartitionBytes] = {}
+        self._lock = threading.Lock()
+        self._sent: dict[int, int] = {}
+        self._acknowledged: dict[int, int] = {}
         self._history: deque[_Acknowledged] = deque()
 
     def add_sent(self, partition: int, size_bytes: int) -> None:
         """A record was handed to the client."""
-        counted = self._partitions.get(partition) or self._count(partition)
-        counted.sent += size_bytes
+        with self._lock:
+            self._sent[partition] = self._sent.get(partition, 0) + size_bytes
 
     def add_acknowledged(self, partition: int, size_bytes: int) -> None:
         """Brokers have a record that was sent before."""
-        counted = self._partitions.get(partition) or self._count(partition)
-        counted.acknowledged += size_bytes
-        self._note(counted)
-
-    def add_report(self, partition: int, size_bytes: int) -> None:
-        """As `add_acknowledged`, for those who call it for each of many small records.
-
-        The history, for which time has to be asked, hears of it some records later.
-        """
-        counted = self._partitions.get(partition) or self._count(partition)
-        counted.acknowledged += size_bytes
-        if counted.acknowledged - counted.noted >= _NOTED_BYTES:
-            self._note(counted)
+        with self._lock:
+            self._acknowledged[partition] = self._acknowledged.get(partition, 0) + size_bytes
+            now_s = self._clock()
+            if not self._history or now_s - self._history[-1].at_s >= _HISTORY_INTERVAL_S:
+                self._history.append(_Acknowledged(now_s, dict(self._acknowledged)))
+                while now_s - self._history[0].at_s > _HISTORY_S:
+                    self._history.popleft()
 
     def add_lost(self, partition: int, size_bytes: int) -> None:
         """A record that was sent will never be stored."""
-        self.add_sent(partition, -size_bytes)
+        with self._lock:
+            self._sent[partition] = self._sent.get(partition, 0) - size_bytes
 
     def sent(self, partition: int) -> int:
         """What was sent to a partition so far."""
-        counted = self._partitions.get(partition)
-        return counted.sent if counted is not None else 0
+        with self._lock:
+            return self._sent.get(partition, 0)
 
     @property
     def total_sent(self) -> int:
         """All that was sent so far."""
-        return sum(counted.sent for counted in list(self._partitions.values()))
+        with self._lock:
+            return sum(self._sent.values())
 
     def since(self, taken_at_s: float, stored: Mapping[int, float] | None = None) -> dict[int, int]:
         """By partition, what a snapshot of that time can't know; where in doubt, a little more.
@@ -109,40 +91,26 @@ class OwnBytes:
                 snapshot holds it. Brokers have records some time before they are reported, and without this,
                 those would count twice. It is only believed while it can all be this producer's.
         """
-        known = self._acknowledged_at(taken_at_s)
-        sent = {partition: counted.sent for partition, counted in list(self._partitions.items())}
-        if stored is None or sum(stored.values()) > _FOREIGN_RATIO * sum(sent.values()):
-            stored = {}
-        unknown = {
-            partition: size_bytes - max(known.get(partition, 0), int(stored.get(partition, 0)))
-            for partition, size_bytes in sent.items()
-        }
-        return {partition: size_bytes for partition, size_bytes in unknown.items() if size_bytes > 0}
+        with self._lock:
+            known = self._acknowledged_at(taken_at_s)
+            if stored is None or sum(stored.values()) > _FOREIGN_RATIO * sum(self._sent.values()):
+                stored = {}
+            unknown = {
+                partition: sent - max(known.get(partition, 0), int(stored.get(partition, 0)))
+                for partition, sent in self._sent.items()
+            }
+            return {partition: size_bytes for partition, size_bytes in unknown.items() if size_bytes > 0}
 
     def acknowledged_before(self, taken_at_s: float) -> int:
         """Payload that a snapshot of that time does know, at least."""
-        return sum(self._acknowledged_at(taken_at_s).values())
+        with self._lock:
+            return sum(self._acknowledged_at(taken_at_s).values())
 
     def _acknowledged_at(self, taken_at_s: float) -> Mapping[int, int]:
-        with self._lock:
-            for entry in reversed(self._history):
-                if entry.at_s <= taken_at_s:
-                    return entry.bytes_by_partition
+        for entry in reversed(self._history):
+            if entry.at_s <= taken_at_s:
+                return entry.bytes_by_partition
         return {}
-
-    def _count(self, partition: int) -> _PartitionBytes:
-        return self._partitions.setdefault(partition, _PartitionBytes())
-
-    def _note(self, counted: _PartitionBytes) -> None:
-        counted.noted = counted.acknowledged
-        now_s = self._clock()
-        with self._lock:
-            if self._history and now_s - self._history[-1].at_s < _HISTORY_INTERVAL_S:
-                return
-            acknowledged = {p: each.acknowledged for p, each in list(self._partitions.items())}
-            self._history.append(_Acknowledged(now_s, acknowledged))
-            while now_s - self._history[0].at_s > _HISTORY_S:
-                self._history.popleft()
 
 
 class TopicRouting:
@@ -178,7 +146,6 @@ class TopicRouting:
         self._cache = cache
         self._count_partitions = count_partitions
         self._stored_ratio: float | None = None
-        self._refused: deque[int] = deque(maxlen=_REFUSED_MAX)
         self._earlier: dict[int, float] | None = None  # payload by partition, from before this producer
         even = dict.fromkeys(range(num_partitions), 1.0)
         self._route = Route(even, batch_bytes=batch_bytes)
@@ -190,32 +157,18 @@ class TopicRouting:
 
     def partition_for(self, size_bytes: int) -> int:
         """Where a record of that size goes; it counts as sent."""
-        partition = self._refused_partition() if self._refused else None
-        if partition is None:
-            partition = self._route.partition_for(size_bytes)
+        partition = self._route.partition_for(size_bytes)
         self.own_bytes.add_sent(partition, size_bytes)
         return partition
 
     def give_back(self, partition: int, size_bytes: int) -> None:
-        """The client refused the record (its queue is full); the next one goes there in its place.
+        """So much of what `partition_for` was asked for did not go there after all; if negative, more did.
 
-        Otherwise each refusal would cost a partition part of its turn, and with a queue that is always full,
-        shares would drift apart by whatever turns were lost.
+        Its next turn comes the sooner. Otherwise each refusal would cost a partition part of its turn, and
+        with a queue that is always full, shares would drift apart by whatever turns were lost.
         """
         self.own_bytes.add_lost(partition, size_bytes)
-        self._refused.append(partition)
-
-    def give_back_part(self, partition: int, size_bytes: int) -> None:
-        """The client refused part of what went to a partition in one call; its next turn comes the sooner."""
-        self.own_bytes.add_lost(partition, size_bytes)
         self._route.give_back(partition, size_bytes)
-
-    def _refused_partition(self) -> int | None:
-        try:
-            partition = self._refused.popleft()
-        except IndexError:  # another thread took it
-            return None
-        return partition if partition in self._route.shares else None
 
     def refresh(self, remaining_bytes: int | None, *, expected_ratio: float = 1.0) -> Route:
         """Decide the shares anew.

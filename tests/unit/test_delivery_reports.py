@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
 from kafka_plugin.delivery_reports import TopicReports
-from kafka_plugin.routing import OwnBytes, TopicRouting
+from kafka_plugin.routing import TopicRouting
+from kafka_plugin.turns import Turn
 
 
 class Told:
@@ -48,18 +48,25 @@ def routing() -> TopicRouting:
     return TopicRouting("fresh", 8, router=None, cache=None, batch_bytes=100)
 
 
+def _turn(routing: TopicRouting, num_records: int, size_bytes: int) -> Turn:
+    routing.own_bytes.add_sent(7, size_bytes)
+    turn = Turn(routing, 7, size_bytes)
+    turn.num_waiting, turn.sent_bytes = num_records, size_bytes
+    return turn
+
+
 def _tell(reporter: Any, message: Told, error: KafkaError | None = None) -> None:
     reporter(error, message)
 
 
 def test_a_report_without_error_and_offset_becomes_an_error(routing: TopicRouting) -> None:
     caller = Caller()
-    reports = TopicReports(routing, None, has_offsets=True)
-    routing.own_bytes.add_sent(7, 6)
-    reporter = reports.reporter(caller.told, is_counted=True)
+    reports = TopicReports(None, has_offsets=True)
+    reporter = reports.reporter(caller.told, _turn(routing, 2, 6))
     _tell(reporter, Told(12))
     _tell(reporter, Told(None))
     assert (reports.num_lost, routing.own_bytes.total_sent) == (1, 3)
+    assert routing.own_bytes.acknowledged_before(1e12) == 3
     stored, lost = caller.errors
     assert stored is None
     assert lost is not None
@@ -67,53 +74,55 @@ def test_a_report_without_error_and_offset_becomes_an_error(routing: TopicRoutin
 
 
 def test_an_error_that_nobody_wants_is_logged(routing: TopicRouting, caplog: Any) -> None:
-    reports = TopicReports(routing, None, has_offsets=True)
-    _tell(reports.counted, Told(None))
-    _tell(reports.reporter(None, is_counted=False), Told(None), KafkaError(KafkaError._MSG_TIMED_OUT))
+    reports = TopicReports(None, has_offsets=True)
+    turn = _turn(routing, 1, 3)
+    _tell(reports.reporter(None, turn), Told(None))
+    _tell(reports.reporter(None, None), Told(None), KafkaError(KafkaError._MSG_TIMED_OUT))
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "a record for topic fresh was not stored"
     ] * 2
     assert reports.num_lost == 1
+    assert routing.own_bytes.total_sent == 0
 
 
-def test_without_acknowledgements_a_missing_offset_is_no_loss(routing: TopicRouting) -> None:
-    reports = TopicReports(routing, None, has_offsets=False)
-    _tell(reports.counted, Told(None))
+def test_without_acknowledgements_a_missing_offset_is_no_loss() -> None:
+    reports = TopicReports(None, has_offsets=False)
+    _tell(reports.reporter(None, None), Told(None))
     assert reports.num_lost == 0
 
 
-def test_keys_count_and_what_the_router_did_not_choose_does_not(routing: TopicRouting) -> None:
-    seconds = count(1.0)
-    routing.own_bytes = OwnBytes(clock=lambda: next(seconds))
-    reports = TopicReports(routing, None, has_offsets=True)
-    routing.own_bytes.add_sent(7, 1 << 20)
-    for _ in range(10_000):
-        _tell(reports.counted, Told(1, b"four"))
-        _tell(reports.reporter(None, is_counted=False), Told(2))
-    known = (1 << 20) - routing.own_bytes.since(1e9)[7]
-    assert 7 * 10_000 - (16 << 10) < known <= 7 * 10_000  # the history hears of 16 KiB at a time
+def test_what_a_turn_sent_is_acknowledged_when_all_its_reports_are_in(routing: TopicRouting) -> None:
+    reports = TopicReports(None, has_offsets=True)
+    reporter = reports.reporter(None, _turn(routing, 3, 20))
+    _tell(reporter, Told(1))
+    _tell(reporter, Told(2))
+    assert routing.own_bytes.acknowledged_before(1e12) == 0
+    _tell(reporter, Told(None, b"four"))
+    assert routing.own_bytes.acknowledged_before(1e12) == 13
 
 
 def test_the_default_callback_hears_of_records_without_one_of_their_own(routing: TopicRouting) -> None:
     default, own = Caller(), Caller()
-    reports = TopicReports(routing, default.told, has_offsets=True)
-    for is_counted in (True, False):
-        _tell(reports.reporter(None, is_counted=is_counted), Told(1))
-        _tell(reports.reporter(own.told, is_counted=is_counted), Told(1))
+    reports = TopicReports(default.told, has_offsets=True)
+    for turn in (_turn(routing, 2, 6), None):
+        _tell(reports.reporter(None, turn), Told(1))
+        _tell(reports.reporter(own.told, turn), Told(1))
     assert (default.errors, own.errors) == ([None, None], [None, None])
 
 
 def test_the_same_callback_shares_a_reporter_and_another_one_has_another(routing: TopicRouting) -> None:
-    reports = TopicReports(routing, None, has_offsets=True)
+    reports = TopicReports(None, has_offsets=True)
     one, other = Caller(), Caller()
-    reporter = reports.reporter(one.told, is_counted=True)
-    assert reports.reporter(one.told, is_counted=True) is reporter
-    _tell(reports.reporter(other.told, is_counted=True), Told(1))
-    _tell(reports.reporter(one.told, is_counted=False), Told(1))
+    turn, next_turn = _turn(routing, 2, 6), _turn(routing, 1, 3)
+    reporter = reports.reporter(one.told, turn)
+    assert reports.reporter(one.told, turn) is reporter
+    assert reports.reporter(one.told, next_turn) is not reporter
+    _tell(reports.reporter(other.told, turn), Told(1))
+    _tell(reports.reporter(one.told, None), Told(1))
     assert (len(one.errors), len(other.errors)) == (1, 1)
 
 
-def test_callbacks_that_are_merely_equal_are_not_the_same(routing: TopicRouting) -> None:
+def test_callbacks_that_are_merely_equal_are_not_the_same() -> None:
     class Equal(Caller):
         def __eq__(self, _: object) -> bool:
             return True
@@ -123,8 +132,8 @@ def test_callbacks_that_are_merely_equal_are_not_the_same(routing: TopicRouting)
         def __call__(self, error: KafkaError | None, message: Any) -> None:
             self.told(error, message)
 
-    reports = TopicReports(routing, None, has_offsets=True)
+    reports = TopicReports(None, has_offsets=True)
     one, other = Equal(), Equal()
     for caller in (one, other):
-        _tell(reports.reporter(caller, is_counted=True), Told(1))
+        _tell(reports.reporter(caller, None), Told(1))
     assert (len(one.errors), len(other.errors)) == (1, 1)

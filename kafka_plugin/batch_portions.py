@@ -1,8 +1,8 @@
-"""A batch of records cut into turns, so that a partition is chosen once for many of them.
+"""A batch of records cut into portions, so that a partition is chosen once for many of them.
 
 confluent-kafka's `produce_batch` takes one partition for the whole batch. What its messages say of theirs,
 and their headers, 2.16 silently ignores, and it refuses timestamps. So records that follow each other and go
-to the same place make a turn; one with headers or a timestamp is a turn of its own, sent by `produce`.
+to the same place make a portion; one with headers or a timestamp is a portion of its own, sent by `produce`.
 
 Read next: producer.py, which sends them.
 """
@@ -18,7 +18,7 @@ REFUSED = "_error"  # what the client puts into a message that it does not take
 
 
 class Destination(NamedTuple):
-    """What records need in common to be in one turn.
+    """What records need in common to be in one portion.
 
     Attributes:
         partition: Where they want to go; UNASSIGNED: each where its key says; None: anywhere.
@@ -32,7 +32,7 @@ class Destination(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Portion:
     """Records of a batch, one after the other, that go to one place.
 
     Attributes:
@@ -46,16 +46,16 @@ class Turn:
     size_bytes: int
 
 
-def turns_of(
-    messages: list[dict[str, Any]], *, partition: int, spread_keys: bool, turn_bytes: int
-) -> Iterator[Turn]:
-    """Cut a batch into turns, in its order.
+def portions_of(
+    messages: list[dict[str, Any]], *, partition: int, spread_keys: bool, portion_bytes: int
+) -> Iterator[Portion]:
+    """Cut a batch into portions, in its order.
 
     Args:
         messages: As `produce_batch` takes them.
         partition: Of those that don't say; UNASSIGNED: anywhere, or where their keys say.
         spread_keys: Whether records with keys may go anywhere.
-        turn_bytes: A turn ends with the record that makes it so large.
+        portion_bytes: A portion ends with the record that makes it so large.
     """
     first, size_bytes = 0, 0
     of_plain = Destination(None if partition == UNASSIGNED else partition)
@@ -67,13 +67,13 @@ def turns_of(
         else:
             there = _destination(message, partition, spread_keys=spread_keys)
             its_bytes = size_of(message)
-        if there != here or here.is_single or size_bytes >= turn_bytes:
+        if there != here or here.is_single or size_bytes >= portion_bytes:
             if number > first:
-                yield Turn(messages[first:number], here, size_bytes)
+                yield Portion(messages[first:number], here, size_bytes)
             first, size_bytes, here = number, 0, there
         size_bytes += its_bytes
     if first < len(messages):
-        yield Turn(messages[first:], here, size_bytes)
+        yield Portion(messages[first:], here, size_bytes)
 
 
 def size_of(message: dict[str, Any]) -> int:
