@@ -58,7 +58,7 @@ def main():
     connection = resolve_connection(options.bootstrap_servers, options.connection)  # evenload
     settings = {"bootstrap.servers": connection.bootstrap_servers, "linger.ms": 20}
     producer = BalancedProducer(settings, connection=connection)  # evenload: was `Producer(settings)`
-    producer.expect(options.topic, options.file.stat().st_size)  # evenload: if it is known; not needed
+    producer.expect(options.topic, options.file.stat().st_size)  # evenload: if it is about known; not needed
     with options.file.open() as lines:
         deliveries = send_all(producer, options.topic, lines)
     producer.close()  # evenload: ends the collector

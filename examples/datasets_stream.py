@@ -57,10 +57,10 @@ def main():
     connection = resolve_connection(options.bootstrap_servers, options.connection)  # evenload
     settings = {
         "bootstrap.servers": connection.bootstrap_servers,
-        "compression.type": "zstd",
         "on_delivery": told,
     }
     producer = BalancedProducer(settings, connection=connection)  # evenload: was `Producer(settings)`
+    producer.expect(options.topic, options.file.stat().st_size)  # evenload: if it is about known; not needed
     num_rows = send_all(producer, options.topic, rows_of(options.file))
     producer.flush()
     producer.close()  # evenload: ends the collector

@@ -16,6 +16,8 @@ from kafka import KafkaProducer
 from evenload import NodeAwarePartitioner  # evenload
 from kafka_connection import resolve_connection  # evenload
 
+READING_BYTES = 600  # about
+
 
 def readings(num_sensors, num_readings):
     """What the sensors would say: each in turn, a spectrum of 64 values around its own mean."""
@@ -44,6 +46,8 @@ def main():
         acks="all",
         value_serializer=lambda reading: json.dumps(reading).encode(),
     )
+    total_bytes = options.sensors * options.readings * READING_BYTES
+    partitioner.expect(options.topic, total_bytes)  # evenload: if it is about known; not needed
     sent = [producer.send(options.topic, each) for each in readings(options.sensors, options.readings)]
     producer.flush()
     producer.close()

@@ -41,7 +41,8 @@ class TopicTurns:
         self._chooser = chooser
         self._turn_bytes = turn_bytes
         self._beginning = threading.Lock()
-        self.current: tuple[Turn, DeliveryCallback] = self._begin()
+        ended = Turn(routing, chooser.partition_for(routing, 0), 0)
+        self.current: tuple[Turn, DeliveryCallback] = (ended, reports.make(None, ended))
 
     def next(self, ended: Turn) -> tuple[Turn, DeliveryCallback]:
         """The turn after `ended`, or while another thread is about to begin it, still that one."""

@@ -147,8 +147,7 @@ def test_a_kafka_python_application_levels_brokers(
     stored = [json.loads(value) for value in _stored(connection, topic, 72_000)]
     found = sorted((each["sensor"], each["number"]) for each in stored)
     assert found == [(sensor, number) for sensor in range(60) for number in range(1200)]
-    # It never says how much is to come, and is over after three decisions.
-    assert _spread_points(file) < 4
+    assert _spread_points(file) < 1.0
 
 
 def test_a_stream_of_a_dataset_levels_brokers(

@@ -72,7 +72,7 @@ def test_shares_hold_in_bytes_though_turns_end_early_or_late(chooser: Chooser) -
 def test_what_the_client_refuses_is_in_no_books(chooser: Chooser) -> None:
     turns = _turns(chooser)
     own = chooser.routing.own_bytes
-    turn, report = turns.current
+    turn, report = turns.next(turns.current[0])
     _send(turn, 400)
     _send(turn, 100)
     turn.take_back(1, 100)
@@ -102,8 +102,15 @@ def test_while_a_turn_begins_others_go_on_with_the_one_before(chooser: Chooser) 
     assert turns.next(ended) is turns.current
 
 
-def test_a_turn_ends_by_time_though_little_was_sent(chooser: Chooser) -> None:
+def test_a_topic_of_which_nothing_was_sent_has_no_bytes_in_the_books(chooser: Chooser) -> None:
     turn, _report = _turns(chooser).current
+    assert turn.sent_bytes >= turn.size_bytes  # so the first record begins another
+    assert chooser.routing.own_bytes.total_sent == 0
+
+
+def test_a_turn_ends_by_time_though_little_was_sent(chooser: Chooser) -> None:
+    turns = _turns(chooser)
+    turn, _report = turns.next(turns.current[0])
     assert 0 < turn.ends_s - time.monotonic() < 1
 
 
