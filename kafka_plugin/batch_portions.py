@@ -67,7 +67,8 @@ def portions_of(
         else:
             there = _destination(message, partition, spread_keys=spread_keys)
             its_bytes = size_of(message)
-        if there != here or here.is_single or size_bytes >= portion_bytes:
+        fits = there is here or (there == here and not here.is_single)
+        if not fits or size_bytes >= portion_bytes:
             if number > first:
                 yield Portion(messages[first:number], here, size_bytes)
             first, size_bytes, here = number, 0, there
