@@ -54,13 +54,13 @@ PARTITIONS_A_BROKER = 4
 PLAIN, OURS = "plain", "evenload"
 
 LATENCY_RECORD_BYTES = 4 << 10
-LEAD_S, WINDOW_S = 0.3, 1.0
+LEAD_S, WINDOW_S = 0.2, 0.6
 LOADS = {"well": (0.2, 0.5, 0.8), "dead": (0.5,), "slow": (0.5,), "lying": (0.5,)}
-NUM_PAIRS = {"well": 26, "dead": 14, "slow": 14, "lying": 14}
+NUM_PAIRS = {"well": 32, "dead": 12, "slow": 12, "lying": 12}
 NUM_RATE_WINDOWS, RATE_WINDOW_BYTES = 7, 512 << 20
 
 THROUGHPUT_RECORD_BYTES = (100, 4 << 10, 64 << 10, 256 << 10)
-NUM_THROUGHPUT_PAIRS = 30
+NUM_THROUGHPUT_PAIRS = 16
 THROUGHPUT_WINDOW_BYTES, THROUGHPUT_WINDOW_RECORDS = 128 << 20, 100_000
 WARM_UP_BYTES = 6 << 30
 _WARM_UP_RECORDS = 300_000

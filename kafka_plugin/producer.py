@@ -145,13 +145,12 @@ class BalancedProducer(Producer):
                 raise
             turns.recount()
             turns.next(turn)
-            alone = turns.of_batch(1, size_bytes)
-            report = turns.reports.reporter(users, alone)
+            turn = turns.of_batch(1, size_bytes)
+            report = turns.reports.reporter(users, turn)
             try:
-                _produce(self, topic, value, key, alone.partition, report, report, timestamp, headers)
+                _produce(self, topic, value, key, turn.partition, report, report, timestamp, headers)
             except BaseException:
-                alone.take_back(1, size_bytes)
-                alone.end()
+                turn.refuse(1, size_bytes)
                 raise
 
     def produce_batch(
@@ -242,18 +241,20 @@ class BalancedProducer(Producer):
                 {**message, "callback": turns.reports.reporter(message["callback"], turn)}
                 for message in messages
             ]
-        num_queued: int = _produce_batch(self, topic, messages, partition, report, report)
-        if num_queued == len(messages):
-            return num_queued
-        refused = [message for message in messages if REFUSED in message]
-        if turn is not None:
-            turn.take_back(len(refused), sum(map(size_of, refused)))
-            turn.end()
-        if any(_is_gone(message[REFUSED]) for message in refused):
-            turns.recount()
-        if has_callbacks:
-            for message, sent in zip(portion.messages, messages, strict=True):
-                message.update({REFUSED: sent[REFUSED]} if REFUSED in sent else {})
+        try:
+            num_queued: int = _produce_batch(self, topic, messages, partition, report, report)
+        except BaseException:  # one is no record at all; none was taken
+            if turn is not None:
+                turn.refuse(len(messages), portion.size_bytes)
+            raise
+        if num_queued < len(messages):
+            refused = [number for number, message in enumerate(messages) if REFUSED in message]
+            for number in refused:
+                portion.messages[number][REFUSED] = messages[number][REFUSED]
+            if turn is not None:
+                turn.refuse(len(refused), sum(size_of(messages[number]) for number in refused))
+            if any(_is_gone(messages[number][REFUSED]) for number in refused):
+                turns.recount()
         return num_queued
 
     def _send_single(

@@ -78,6 +78,11 @@ class Turn:
         if not num_waiting:
             self.settle()
 
+    def refuse(self, num_records: int, size_bytes: int) -> None:
+        """The client did not take records after all; the turn is over."""
+        self.take_back(num_records, size_bytes)
+        self.end()
+
     def end(self) -> None:
         """Give back what was not used, or take what was used beyond. Called once, after its last record."""
         if unused_bytes := self.size_bytes - self.sent_bytes:

@@ -82,8 +82,7 @@ def test_what_the_client_refuses_is_in_no_books(chooser: Chooser) -> None:
     assert own.total_sent == 400 + BATCH  # what the next turn has been lent
 
     batch = turns.of_batch(3, 900)
-    batch.take_back(2, 500)
-    batch.end()
+    batch.refuse(2, 500)
     assert own.total_sent == 400 + BATCH + 400
 
 
