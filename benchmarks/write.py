@@ -17,6 +17,7 @@ Read next: write_windows.py (one window), collector_conditions.py, write_report.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -89,6 +90,7 @@ def write(quick: bool, folder: Path) -> None:
     """What balance costs a producer; exit status 1 where it costs more than the goals allow."""
     console = Console(highlight=False)
     shrink = 10 if quick else 1
+    logging.getLogger("kafka_plugin").setLevel(logging.ERROR)  # each producer says that nobody answers it
     with cluster_stand() as stand:
         console.print("warming up")
         warm_up(stand, 1 / shrink)
