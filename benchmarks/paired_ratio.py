@@ -24,9 +24,6 @@ class Ratio(NamedTuple):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
-
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Ours over theirs, pair by pair.

@@ -7,7 +7,7 @@ over pairs of windows that follow each other, with the interval of their bootstr
 
 Two questions. How long until a record is acknowledged, at 20, 50 and 80 % of the rate that the brokers
 sustain, with the collector well, dead, slow, and lying? And how many records a second at most, one by one and
-in batches? Goals are stated in `Goals`.
+in batches? write_report.py states the goals.
 
 Brokers delete what is older than some megabytes, so that the disk has no part in it, and their Java compiles
 fully, as in production.
@@ -35,7 +35,16 @@ from rich.console import Console
 
 from benchmarks.collector_conditions import CONDITIONS, Opener
 from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
-from benchmarks.write_report import LatencyRow, ThroughputRow, document, draw, misses, tables
+from benchmarks.write_report import (
+    OURS,
+    PLAIN,
+    LatencyRow,
+    ThroughputRow,
+    document,
+    draw,
+    misses,
+    tables,
+)
 from benchmarks.write_windows import (
     check_offset,
     fastest_batches,
@@ -52,7 +61,6 @@ FULL_COMPILER = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}  # Java reads it la
 BROKER_PROPERTIES = {"log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "20"}
 TOPIC_CONFIGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(16 << 20)}
 PARTITIONS_A_BROKER = 4
-PLAIN, OURS = "plain", "evenload"
 
 LATENCY_RECORD_BYTES = 4 << 10
 LEAD_S, WINDOW_S = 0.2, 0.6
@@ -63,8 +71,7 @@ NUM_RATE_WINDOWS, RATE_WINDOW_BYTES = 7, 512 << 20
 THROUGHPUT_RECORD_BYTES = (100, 4 << 10, 64 << 10, 256 << 10)
 NUM_THROUGHPUT_PAIRS = 16
 THROUGHPUT_WINDOW_BYTES, THROUGHPUT_WINDOW_RECORDS = 128 << 20, 100_000
-WARM_UP_BYTES = 6 << 30
-_WARM_UP_RECORDS = 300_000
+WARM_UP_BYTES, WARM_UP_RECORDS = 768 << 20, 300_000  # of each size, whatever is less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,13 +168,8 @@ def warm_up(stand: Stand, fraction: float) -> None:
     with stand.open_plain() as producer:
         for topic in stand.topics.values():
             for record_bytes in THROUGHPUT_RECORD_BYTES:
-                num_records = int(fraction * WARM_UP_BYTES / 8 / record_bytes)
-                fastest_window(
-                    producer,
-                    topic,
-                    num_records=min(num_records, _WARM_UP_RECORDS),
-                    record_bytes=record_bytes,
-                )
+                num_records = int(fraction * min(WARM_UP_BYTES // record_bytes, WARM_UP_RECORDS))
+                fastest_window(producer, topic, num_records=num_records, record_bytes=record_bytes)
 
 
 def sustained_rate(stand: Stand, num_windows: int) -> float:
