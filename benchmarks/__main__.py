@@ -7,8 +7,9 @@ import click
 from benchmarks.balance import balance
 from benchmarks.read import read
 from benchmarks.uneven import uneven
+from benchmarks.write import write
 
-BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven)
+BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write)
 
 
 @click.group(invoke_without_command=True)

@@ -1,7 +1,7 @@
 """Choosing partitions inside a kafka-python producer.
 
-    with NodeAwarePartitioner(connection) as partitioner:
-        producer = KafkaProducer(bootstrap_servers=..., partitioner=partitioner)
+    with NodeAwarePartitioner("broker:9092") as partitioner:
+        producer = KafkaProducer(bootstrap_servers="broker:9092", partitioner=partitioner)
 
 A record with a key goes where the Java client would put it (murmur2 of the key), so consumers that rely on
 it find it; one without goes where the router says.
@@ -28,7 +28,8 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
     Its collector runs from the start until `close`.
 
     Args:
-        connection: The cluster; None: as `resolve_connection` finds it.
+        connection: The cluster, or some of its brokers as host:port,host:port; None: as
+            `resolve_connection` finds it.
         config: How partitions are chosen.
         router_config: What to level by.
         collector: One that runs already, to be shared and left running.
@@ -36,15 +37,17 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
 
     def __init__(
         self,
-        connection: Connection | None = None,
+        connection: Connection | str | None = None,
         *,
         config: ProducerConfig | None = None,
         router_config: RouterConfig | None = None,
         collector: AnyCollector | None = None,
     ) -> None:
         self._config = config or ProducerConfig()
+        if not isinstance(connection, Connection):
+            connection = resolve_connection(connection)
         self._routing = ProducerRouting(
-            connection or resolve_connection(),
+            connection,
             self._config,
             router_config or RouterConfig(),
             collector,

@@ -4,11 +4,17 @@
     confluent_kafka.Producer
         producer.produce("clicks", b"...", on_delivery=report)
 
-It is that class, with two methods changed. `produce` chooses the partition, as that client calls nobody to
-do so: an explicit partition is kept, a record with a key goes where the Java client would put it, all
-others go where the router says. And no record is lost silently: the first record of a topic waits until all
-its leaders answer, and a delivery report without error but without offset (a record that confluent-kafka
-2.16 has lost on a new topic) reaches the caller as an error.
+It is that class, with two methods changed. `produce` and `produce_batch` choose the partition, as that client
+calls nobody to do so: an explicit partition is kept, a record with a key goes where the Java client would put
+it, all others go where the router says, about a batch of bytes at a time. And no record is lost silently: the
+first record of a topic waits until all its leaders answer, and a delivery report without error but without
+offset (a record that confluent-kafka 2.16 has lost on a new topic) reaches the caller as an error.
+
+That client takes half a microsecond for a small record, so whatever is done here for each record is seen
+(benchmarks/write.py). Hence the size of `produce`, which calls as little as can be.
+
+Read next: topic_turns.py (whose turn it is), delivery_reports.py (what became of a record), batch_portions.py
+(how a batch is cut).
 """
 
 from __future__ import annotations
@@ -18,21 +24,22 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from pydantic import ValidationError
 
 from kafka_connection import Connection, KafkaConnectionError
 from kafka_connection.connection import first_reason
 from kafka_connection.environment import with_telemetry
+from kafka_plugin.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
 from kafka_plugin.config import ProducerConfig
+from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
-from kafka_plugin.routing import TopicRouting
+from kafka_plugin.topic_turns import TopicTurns
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
 from telemetry_collector.opening import AnyCollector
@@ -44,12 +51,13 @@ _client_log.addHandler(logging.NullHandler())
 _STATISTICS_MS = 5000
 _STATISTICS_AGE_MAX_S = 30.0
 _MEASURABLE_BYTES = 1 << 20
-_UNASSIGNED = -1  # RD_KAFKA_PARTITION_UA
 _JAVA_PARTITIONER = "murmur2_random"
 _TRUE = ("true", "t", "1")  # as librdkafka spells it
 _DEFAULT_PORT = 9092  # RD_KAFKA_PORT
 
-DeliveryCallback = Callable[[KafkaError | None, Message], None]
+# Bound once: `super()` costs a tenth of a microsecond.
+_produce, _produce_batch = Producer.produce, Producer.produce_batch
+_now_s = time.monotonic
 
 
 class BalancedProducer(Producer):
@@ -105,8 +113,9 @@ class BalancedProducer(Producer):
         self._listen_to_statistics(own, statistics)
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
+        self._spreads_keys = self._config.spread_keys
         self._opening = threading.Lock()
-        self._num_lost = 0
+        self._topics: dict[str, TopicTurns] = {}
         self._transmitted = (0, 0)
         super().__init__(own)
         self._routing = ProducerRouting(
@@ -123,7 +132,7 @@ class BalancedProducer(Producer):
         topic: str,
         value: str | bytes | None = None,
         key: str | bytes | None = None,
-        partition: int = _UNASSIGNED,
+        partition: int = UNASSIGNED,
         callback: DeliveryCallback | None = None,
         on_delivery: DeliveryCallback | None = None,
         timestamp: int = 0,
@@ -135,60 +144,56 @@ class BalancedProducer(Producer):
             BufferError: The client's queue is full; `poll`, and try again.
             KafkaException: The topic is not there, or the client refuses the record.
         """
-        routing = self._routing.find(topic) or self._open(topic)
-        size_bytes = _size(value) + _size(key)
-        for is_last in (False, True):
-            chosen = self._choose(routing, partition, has_key=key is not None, size_bytes=size_bytes)
-            report = self._reporter(routing, on_delivery or callback, is_counted=chosen != partition)
+        turns = self._topics.get(topic) or self._open(topic)
+        users = callback or on_delivery
+        if partition != UNASSIGNED or (key is not None and not self._spreads_keys):
+            report = turns.reports.reporter(users, None)
+            _produce(self, topic, value, key, partition, report, report, timestamp, headers)
+            return
+        size_bytes = (0 if value is None else len(value)) + (0 if key is None else len(key))
+        turn, report = turns.current
+        if turn.sent_bytes >= turn.size_bytes or _now_s() >= turn.ends_s:
+            turn, report = turns.next(turn)
+        if users is not None:
+            report = turns.reports.reporter(users, turn)
+        turn.num_waiting += 1
+        turn.sent_bytes += size_bytes
+        try:
+            _produce(self, topic, value, key, turn.partition, report, report, timestamp, headers)
+        except BaseException as error:
+            turn.take_back(1, size_bytes)
+            if not isinstance(error, KafkaException) or not _is_gone(error.args[0]):
+                raise
+            turns.recount()
+            turns.next(turn)
+            turn = turns.of_batch(1, size_bytes)
+            report = turns.reports.reporter(users, turn)
             try:
-                super().produce(
-                    topic,
-                    value=value,
-                    key=key,
-                    partition=chosen,
-                    on_delivery=report,
-                    timestamp=timestamp,
-                    headers=headers,
-                )
-                return
-            except BaseException as error:
-                is_gone = chosen != partition and self._take_back(routing, chosen, size_bytes, error)
-                if is_gone:
-                    self._routing.recount(routing)
-                if is_last or not is_gone:
-                    raise
+                _produce(self, topic, value, key, turn.partition, report, report, timestamp, headers)
+            except BaseException:
+                turn.refuse(1, size_bytes)
+                raise
 
     def produce_batch(
         self,
         topic: str,
         messages: list[dict[str, Any]],
-        partition: int = _UNASSIGNED,
+        partition: int = UNASSIGNED,
         callback: DeliveryCallback | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> int:
-        """As `confluent_kafka.Producer.produce_batch`, with a partition chosen for each message."""
-        routing = self._routing.find(topic) or self._open(topic)
-        routed = []
-        for message in messages:
-            wanted = message.get("partition", partition)
-            key = message.get("key")
-            size_bytes = _size(message.get("value")) + _size(key)
-            chosen = self._choose(routing, wanted, has_key=key is not None, size_bytes=size_bytes)
-            user_callback = message.get("callback") or on_delivery or callback
-            report = self._reporter(routing, user_callback, is_counted=chosen != wanted)
-            routed.append({**message, "partition": chosen, "callback": report})
-        num_queued: int = super().produce_batch(topic, routed)
-        is_gone = False
-        for message, sent in zip(messages, routed, strict=True):
-            if "_error" not in sent:
-                continue
-            message["_error"] = sent["_error"]
-            if sent["partition"] != message.get("partition", partition):
-                size_bytes = _size(message.get("value")) + _size(message.get("key"))
-                is_gone |= self._take_back(routing, sent["partition"], size_bytes, sent["_error"])
-        if is_gone:
-            self._routing.recount(routing)
-        return num_queued
+        """As `confluent_kafka.Producer.produce_batch`, but partitions and headers of messages count.
+
+        A partition is chosen for about `batch_bytes` of records at a time.
+        """
+        turns = self._topics.get(topic) or self._open(topic)
+        portions = portions_of(
+            messages,
+            partition=partition,
+            spread_keys=self._spreads_keys,
+            portion_bytes=self._config.batch_bytes,
+        )
+        return sum(self._send(topic, portion, turns, callback or on_delivery) for portion in portions)
 
     def expect(self, topic: str, size_bytes: int) -> None:
         """Say how much payload is still to come for a topic: shares are then decided for all of it."""
@@ -202,7 +207,7 @@ class BalancedProducer(Producer):
     @property
     def num_lost(self) -> int:
         """Records that were acknowledged without an offset; each was reported as an error."""
-        return self._num_lost
+        return sum(turns.reports.num_lost for turns in list(self._topics.values()))
 
     def close(self) -> bool:
         """Send what is queued, and end the collector."""
@@ -244,63 +249,63 @@ class BalancedProducer(Producer):
         if payload >= _MEASURABLE_BYTES:
             self._routing.stored_ratio = min(2.0, max(0.01, sent / payload))
 
-    def _choose(self, routing: TopicRouting, partition: int, *, has_key: bool, size_bytes: int) -> int:
-        if partition != _UNASSIGNED or (has_key and not self._config.spread_keys):
-            return partition
-        return routing.partition_for(size_bytes)
+    def _send(
+        self, topic: str, portion: Portion, turns: TopicTurns, callback: DeliveryCallback | None
+    ) -> int:
+        """Returns how many of its records the client has taken; the others say why not."""
+        messages, (partition, has_callbacks, is_single) = portion.messages, portion.destination
+        if is_single:
+            return self._send_single(topic, messages[0], partition, callback)
+        turn = None
+        if partition is None:
+            turn = turns.of_batch(len(messages), portion.size_bytes)
+            partition = turn.partition
+        report = turns.reports.reporter(callback, turn)
+        if has_callbacks:
+            messages = [
+                {**message, "callback": turns.reports.reporter(message["callback"], turn)}
+                for message in messages
+            ]
+        try:
+            num_queued: int = _produce_batch(self, topic, messages, partition, report, report)
+        except BaseException:  # one is no record at all; none was taken
+            if turn is not None:
+                turn.refuse(len(messages), portion.size_bytes)
+            raise
+        if num_queued < len(messages):
+            refused = [number for number, message in enumerate(messages) if REFUSED in message]
+            for number in refused:
+                portion.messages[number][REFUSED] = messages[number][REFUSED]
+            if turn is not None:
+                turn.refuse(len(refused), sum(size_of(messages[number]) for number in refused))
+            if any(_is_gone(messages[number][REFUSED]) for number in refused):
+                turns.recount()
+        return num_queued
 
-    def _take_back(
-        self, routing: TopicRouting, partition: int, size_bytes: int, error: BaseException | KafkaError
-    ) -> bool:
-        """The client did not take a record. Returns whether that is because it knows no such partition.
-
-        Then the turn is not given back: the next record, and all after it, would go there in vain.
-        """
-        fault = error.args[0] if isinstance(error, KafkaException) else error
-        is_gone = isinstance(fault, KafkaError) and fault.code() == KafkaError._UNKNOWN_PARTITION
-        if is_gone:
-            routing.own_bytes.add_lost(partition, size_bytes)
-        else:
-            routing.give_back(partition, size_bytes)
-        return is_gone
-
-    def _reporter(
-        self, routing: TopicRouting, callback: DeliveryCallback | None, *, is_counted: bool
-    ) -> Callable[[KafkaError | None, Message], None]:
-        return partial(self._report, routing, callback or self._default_callback, is_counted)
-
-    def _report(
-        self,
-        routing: TopicRouting,
-        callback: DeliveryCallback | None,
-        is_counted: bool,
-        error: KafkaError | None,
-        message: Message,
-    ) -> None:
-        partition, offset = message.partition(), message.offset()
-        if error is None and self._has_offsets and (offset is None or offset < 0):
-            self._num_lost += 1
-            reason = (
-                f"acknowledged without an offset, so partition {partition} may not have it; send it again"
+    def _send_single(
+        self, topic: str, message: dict[str, Any], partition: int | None, callback: DeliveryCallback | None
+    ) -> int:
+        try:
+            self.produce(
+                topic,
+                message.get("value"),
+                message.get("key"),
+                UNASSIGNED if partition is None else partition,
+                message.get("callback") or callback,
+                timestamp=message.get("timestamp") or 0,
+                headers=message.get("headers"),
             )
-            error = KafkaError(KafkaError._FAIL, reason)
-        if is_counted and partition is not None:
-            size_bytes = len(message) + _size(message.key())
-            if error is None:
-                routing.own_bytes.add_acknowledged(partition, size_bytes)
-            else:
-                routing.own_bytes.add_lost(partition, size_bytes)
-        if callback is not None:
-            callback(error, message)
-        elif error is not None:
-            _log.error("a record for topic %s was not stored: %s", message.topic(), error.str())
+        except BufferError as error:
+            message[REFUSED] = KafkaError(KafkaError._QUEUE_FULL, str(error))
+        except KafkaException as error:
+            message[REFUSED] = error.args[0]
+        return int(REFUSED not in message)
 
-    def _open(self, topic: str) -> TopicRouting:
+    def _open(self, topic: str) -> TopicTurns:
         """Wait until a topic can be written: once, before its first record."""
         with self._opening:
-            routing = self._routing.find(topic)
-            if routing is not None:
-                return routing
+            if topic in self._topics:
+                return self._topics[topic]
             timeout_s = self._config.new_topic_timeout_s
             num_partitions = self._find_partitions(topic, timeout_s)
             try:
@@ -308,7 +313,12 @@ class BalancedProducer(Producer):
             except (TopicError, KafkaConnectionError) as error:
                 # A topic that is not new may have a dead leader for long; its records wait in the client.
                 _log.warning("writing to topic %s all the same: %s", topic, error)
-            return self._routing.add(topic, num_partitions)
+            self._topics[topic] = TopicTurns(
+                self._routing.add(topic, num_partitions),
+                TopicReports(self._default_callback, has_offsets=self._has_offsets),
+                recount=self._routing.recount,
+            )
+            return self._topics[topic]
 
     def _find_partitions(self, topic: str, timeout_s: float) -> int:
         deadline_s = time.monotonic() + timeout_s
@@ -384,5 +394,6 @@ _FIELDS = {
 }
 
 
-def _size(content: str | bytes | None) -> int:
-    return len(content) if content is not None else 0
+def _is_gone(error: KafkaError) -> bool:
+    """Whether the client knows no partition of such a number."""
+    return bool(error.code() == KafkaError._UNKNOWN_PARTITION)

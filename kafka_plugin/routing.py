@@ -28,7 +28,6 @@ from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 _HISTORY_INTERVAL_S = 0.2
 _HISTORY_S = 120.0
 _MEASURABLE_BYTES = 4 << 20
-_REFUSED_MAX = 1000
 # Stored bytes are this much more than payload at most, when nobody else writes to the topic.
 _FOREIGN_RATIO = 1.1
 
@@ -150,7 +149,6 @@ class TopicRouting:
         self._cache = cache
         self._count_partitions = count_partitions
         self._stored_ratio: float | None = None
-        self._refused: deque[int] = deque(maxlen=_REFUSED_MAX)
         self._earlier: dict[int, float] | None = None  # payload by partition, from before this producer
         self._batch_bytes = batch_bytes
         self._swapping = threading.Lock()
@@ -163,9 +161,7 @@ class TopicRouting:
 
     def partition_for(self, size_bytes: int) -> int:
         """Where a record of that size goes; it counts as sent."""
-        partition = self._refused_partition() if self._refused else None
-        if partition is None:
-            partition = self._route.partition_for(size_bytes)
+        partition = self._route.partition_for(size_bytes)
         self.own_bytes.add_sent(partition, size_bytes)
         return partition
 
@@ -188,20 +184,13 @@ class TopicRouting:
         return Route(dict.fromkeys(range(self.num_partitions), 1.0), batch_bytes=self._batch_bytes)
 
     def give_back(self, partition: int, size_bytes: int) -> None:
-        """The client refused the record (its queue is full); the next one goes there in its place.
+        """So much of what `partition_for` was asked for did not go there after all; if negative, more did.
 
-        Otherwise each refusal would cost a partition part of its turn, and with a queue that is always full,
-        shares would drift apart by whatever turns were lost.
+        Its next turn comes the sooner. Otherwise each refusal would cost a partition part of its turn, and
+        with a queue that is always full, shares would drift apart by whatever turns were lost.
         """
         self.own_bytes.add_lost(partition, size_bytes)
-        self._refused.append(partition)
-
-    def _refused_partition(self) -> int | None:
-        try:
-            partition = self._refused.popleft()
-        except IndexError:  # another thread took it
-            return None
-        return partition if partition in self._route.shares else None
+        self._route.give_back(partition, size_bytes)
 
     def refresh(self, remaining_bytes: int | None, *, expected_ratio: float = 1.0) -> Route:
         """Decide the shares anew.

@@ -15,6 +15,8 @@ Invariants, checked in tests/property/test_route.py:
 3. Consecutive records stay on a partition for at least a batch.
 4. A route that takes over from another goes on where that one stood: partitions that were ahead wait.
 
+What is given back, as it was not sent after all, is made up for as well (tests/unit/test_producer_turns.py).
+
 Cost on one core, beside 21 ns for an empty method call: 60 ns within a turn, about 0.7 us where one ends
 (with 3,000 partitions 2 us), which is once in a batch.
 
@@ -31,7 +33,7 @@ Sizes are bytes as the caller counts them. Nothing is measured here, and no time
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
@@ -135,6 +137,11 @@ class Route:
             self._begin(list(self._ahead_bytes().values()))
 
     @property
+    def batch_bytes(self) -> int:
+        """About how many bytes go to one partition before the next one's turn."""
+        return int(self._batch_bytes)
+
+    @property
     def has_begun(self) -> bool:
         """Whether it stands anywhere yet: it was followed, or took over from one that was."""
         return self._place is not None or any(self._sent_bytes)
@@ -155,6 +162,12 @@ class Route:
             self._token.append(True)
         self._left_bytes -= size_bytes
         return self._partition
+
+    def give_back(self, partition: int, size_bytes: int) -> None:
+        """Of what went to `partition`, this did not go there after all; its next turn comes sooner."""
+        place = bisect_left(self._partitions, partition)
+        if place < len(self._partitions) and self._partitions[place] == partition:
+            self._unbooked.append((place, -size_bytes))
 
     def _begin(self, sent_bytes: list[float]) -> None:
         """Sets what counts as sent so far; no turn is under way, so that the first call begins one."""
@@ -182,6 +195,7 @@ class Route:
             self._sent_bytes[place] = sent_bytes = self._sent_bytes[place] + spent_bytes
             if self._unbooked:
                 total_bytes = self._book_the_unbooked()
+                sent_bytes = self._sent_bytes[place]
             heappush(waiting, (sent_bytes / self._shares[place], place))
             if spent_bytes > self._longest_bytes:
                 self._expect_turns_of(spent_bytes)

@@ -6,11 +6,11 @@ import threading
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from kafka import KafkaProducer
 
 from kafka_connection import Connection
-from kafka_connection.clients import open_admin
+from kafka_connection.clients import confluent_consumer, open_admin
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError
 from kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
@@ -92,19 +92,60 @@ def test_keys_are_spread_when_asked_for(connection: Connection, settings: dict[s
     assert set(reports.partitions) == set(range(NUM_PARTITIONS))
 
 
-def test_batches_are_routed_record_by_record(
+class Values:
+    """Where each record went, by its value; and the headers that consumers find."""
+
+    def __init__(self) -> None:
+        self.partition: dict[bytes | None, int | None] = {}
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        assert error is None
+        self.partition[message.value()] = message.partition()
+
+
+def test_records_of_a_batch_are_spread_a_turn_at_a_time_and_told_ones_go_where_they_are_told(
     connection: Connection, settings: dict[str, Any], topic: str
 ) -> None:
-    reports = Reports()
-    config = ProducerConfig(batch_bytes=100)
+    values = Values()
+    config = ProducerConfig(batch_bytes=1000)
+    free = [{"value": b"%099d" % number} for number in range(600)]
+    told = [{"value": b"to %d" % number, "partition": number % NUM_PARTITIONS} for number in range(60)]
+    keyed = [{"value": b"key %d" % number, "key": key} for number, key in enumerate(KEYS)]
     with BalancedProducer(settings, connection=connection, config=config) as producer:
-        messages: list[dict[str, Any]] = [{"value": b"x" * 100} for _ in range(60)]
-        messages += [{"value": b"x", "key": b"abc"}, {"value": b"x", "partition": 4}]
-        assert producer.produce_batch(topic, messages, on_delivery=reports) == 62
+        messages: list[dict[str, Any]] = [*free, *told, *keyed]
+        assert producer.produce_batch(topic, messages, on_delivery=values) == len(messages)
         assert producer.flush(60) == 0
-    assert set(reports.partitions[:60]) == set(range(NUM_PARTITIONS))
-    assert len(reports.partitions) == 62
     assert "partition" not in messages[0]
+    went = [values.partition[message["value"]] for message in free]
+    assert all(len(set(went[first : first + 11])) == 1 for first in range(0, 583, 11))
+    counts = [went.count(partition) for partition in range(NUM_PARTITIONS)]
+    assert min(counts) > 60
+    assert [values.partition[message["value"]] for message in told] == [m["partition"] for m in told]
+    expected = [java_partition(key, NUM_PARTITIONS) for key in KEYS]
+    assert [values.partition[message["value"]] for message in keyed] == expected
+
+
+def test_headers_timestamps_and_callbacks_of_a_batch_count(
+    connection: Connection, settings: dict[str, Any], topic: str
+) -> None:
+    values, mine = Values(), Values()
+    messages: list[dict[str, Any]] = [{"value": b"%d" % number} for number in range(9)]
+    messages[2] |= {"headers": {"kind": b"odd"}, "partition": 4}
+    messages[3] |= {"callback": mine, "partition": 4}
+    messages[5] |= {"timestamp": 1_700_000_000_000, "callback": mine, "partition": 4}
+    with BalancedProducer(settings, connection=connection) as producer:
+        assert producer.produce_batch(topic, messages, callback=values) == 9
+        assert producer.flush(60) == 0
+    assert mine.partition == {b"3": 4, b"5": 4}
+    assert set(values.partition) == {b"%d" % number for number in range(9)} - set(mine.partition)
+    consumer = confluent_consumer(connection)
+    consumer.assign([TopicPartition(topic, 4, 0)])
+    found: dict[bytes | None, Message] = {}
+    while not {b"2", b"5"} <= set(found):
+        found |= {message.value(): message for message in consumer.consume(9, 10.0)}
+    consumer.close()
+    assert found[b"2"].headers() == [("kind", b"odd")]
+    assert found[b"5"].timestamp()[1] == 1_700_000_000_000
 
 
 def test_without_measurements_records_are_spread_evenly_and_that_is_counted(
@@ -142,39 +183,6 @@ def test_closing_leaves_no_thread(connection: Connection, settings: dict[str, An
     assert set(threading.enumerate()) <= before
 
 
-class _LostMessage:
-    """What confluent-kafka hands over for a record that it lost."""
-
-    def topic(self) -> str:
-        return "fresh"
-
-    def partition(self) -> int:
-        return 7
-
-    def offset(self) -> None:
-        return None
-
-    def key(self) -> None:
-        return None
-
-    def __len__(self) -> int:
-        return 3
-
-
-def test_a_report_without_error_and_offset_becomes_an_error(
-    connection: Connection, settings: dict[str, Any], topic: str
-) -> None:
-    reports = Reports()
-    with BalancedProducer(settings, connection=connection) as producer:
-        producer.produce(topic, b"abc")
-        routing = producer._routing.find(topic)
-        assert routing is not None
-        producer._reporter(routing, reports, is_counted=True)(None, _LostMessage())  # type: ignore[arg-type]
-        assert producer.num_lost == 1
-    assert reports.partitions == []
-    assert "acknowledged without an offset, so partition 7 may not have it" in reports.errors[0].str()
-
-
 def test_settings_that_would_hide_a_loss_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(PluginConfigError, match=r"delivery\.report\.only\.error"):
         BalancedProducer(settings | {"delivery.report.only.error": True})
@@ -201,7 +209,7 @@ def test_the_collector_reaches_the_cluster_as_the_settings_say() -> None:
 
 def test_inside_kafka_python_records_are_spread_and_keys_stay(connection: Connection, topic: str) -> None:
     config = ProducerConfig(batch_bytes=1000)
-    with NodeAwarePartitioner(connection, config=config) as partitioner:
+    with NodeAwarePartitioner(connection.bootstrap_servers, config=config) as partitioner:
         producer = KafkaProducer(
             **connection.kafka_python_config(), partitioner=partitioner, acks="all", enable_idempotence=True
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 from kafka_plugin.routing import OwnBytes, TopicRouting
+from router.route import Route
 from router.router import Router
 from telemetry_collector.cache import SnapshotCache
 from telemetry_collector.testing import make_snapshot
@@ -101,3 +103,23 @@ def test_a_refused_record_does_not_go_where_nothing_may_go_by_now() -> None:
     _put(cache, (900, 0))
     routing.refresh(100 * MIB)
     assert routing.partition_for(MIB) == 1
+
+
+def test_what_is_refused_of_a_turn_is_made_up_for() -> None:
+    shares = {0: 0.5, 1: 0.3, 2: 0.2}
+    routing = TopicRouting("t", 3, router=None, cache=None, batch_bytes=1000)
+    routing._route = Route(shares, batch_bytes=1000)
+    chance = random.Random(1)
+    stored = [0, 0, 0]
+    for _ in range(3000):
+        size_bytes = chance.randint(500, 1500)
+        partition = routing.partition_for(size_bytes)
+        # Partition 0 is refused most of what it is sent.
+        refused = chance.randint(0, size_bytes) if partition == 0 or chance.random() < 0.1 else 0
+        if refused:
+            routing.give_back(partition, refused)
+        stored[partition] += size_bytes - refused
+    total = sum(stored)
+    assert routing.own_bytes.total_sent == total
+    for partition, share in shares.items():
+        assert abs(stored[partition] - share * total) < 5000

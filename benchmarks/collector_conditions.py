@@ -1,0 +1,183 @@
+"""In what state the collector is while a producer writes: well, dead, slow, or lying.
+
+A condition opens a producer as often as it is asked to, each time for one window. `well` is a collector in
+the producer's own process that measures the brokers ten times as often as by default, so that it does so
+within each window. The others stand in for a service that many producers share: such a collector goes on from
+window to window, and all that a producer sees of it is a cache, and what becomes of the question for a fresh
+snapshot. To try another one, give `CONDITIONS` another function.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, cast
+
+from kafka_connection import Connection
+from kafka_plugin.producer import BalancedProducer
+from telemetry_collector.cache import SnapshotCache
+from telemetry_collector.collector import Collector, sample_once
+from telemetry_collector.config import CollectorConfig
+from telemetry_collector.errors import CollectorClosedError, NoFreshSnapshotError
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+
+OFTEN = CollectorConfig(interval_s=0.5, full_interval_s=3.0)
+LATE_S = 5.0
+EMPTY, FULL = 0.0, 0.94  # below the router's limit: a broker over it gets nothing, whatever is said
+_COPY_INTERVAL_S = 0.1
+
+Opener = Callable[[Mapping[str, Any]], AbstractContextManager[BalancedProducer]]
+Condition = Callable[[Connection, str], AbstractContextManager[Opener]]
+
+
+class StandIn(Protocol):
+    """What a producer asks of a collector that runs already."""
+
+    cache: SnapshotCache
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """These topics matter from now on."""
+
+    def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:
+        """One that is so fresh, or a CollectorError within that time."""
+
+
+class DeadCollector:
+    """Nobody answers: connections are refused, at once."""
+
+    def __init__(self) -> None:
+        self.cache = SnapshotCache(30.0)
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """Nobody hears it."""
+
+    def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:  # noqa: ARG002
+        """Fails at once."""
+        raise CollectorClosedError("connection refused")
+
+
+class SlowCollector:
+    """All that it says is what a real one said 5 s before; no question is answered sooner than after that."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self.cache = SnapshotCache(30.0)
+        self._servers = connection.bootstrap_servers
+        self._source = Collector(connection, OFTEN, topics=[topic])
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._copy, name="slow-collector", daemon=True)
+
+    def __enter__(self) -> SlowCollector:
+        self._source.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self._source.close()
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """It watches the topic of the benchmark already."""
+
+    def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:  # noqa: ARG002
+        """Waits in vain for as long as the caller has patience, or 5 s."""
+        self._is_over.wait(min(timeout_s, LATE_S))
+        raise NoFreshSnapshotError(self._servers, timeout_s, {"collector": f"takes {LATE_S:g} s to answer"})
+
+    def _copy(self) -> None:
+        said: deque[tuple[float, ClusterSnapshot]] = deque()
+        while not self._is_over.wait(_COPY_INTERVAL_S):
+            now_s = time.monotonic()
+            if (latest := self._source.cache.latest()) is not None:
+                said.append((now_s, latest.snapshot))
+            while said and said[0][0] <= now_s - LATE_S:
+                self.cache.put(said.popleft()[1])
+
+
+class LyingCollector:
+    """Says that one broker is empty and all others are nearly full, whatever is true.
+
+    Then all records go to that one broker: a producer has to believe somebody.
+    """
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self.cache = SnapshotCache(30.0)
+        self._truth = sample_once(connection, topics=[topic])
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """It knows the topic of the benchmark already."""
+
+    def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:  # noqa: ARG002
+        """A fresh lie."""
+        truth = self._truth
+        first = min(truth.brokers)
+        lie = ClusterSnapshot(
+            cluster_id=truth.cluster_id,
+            taken_at_s=time.time(),
+            brokers={
+                broker_id: BrokerSnapshot(
+                    broker_id=broker_id,
+                    capacity_bytes=broker.capacity_bytes,
+                    used_bytes=int((EMPTY if broker_id == first else FULL) * (broker.capacity_bytes or 0)),
+                    bytes_by_topic_partition=broker.bytes_by_topic_partition,
+                )
+                for broker_id, broker in truth.brokers.items()
+            },
+            topics=truth.topics,
+        )
+        self.cache.put(lie)
+        return lie
+
+
+@contextmanager
+def well(connection: Connection, topic: str) -> Iterator[Opener]:  # noqa: ARG001 (a Condition)
+    """Each producer has a collector of its own, which measures often."""
+
+    @contextmanager
+    def open_producer(settings: Mapping[str, Any]) -> Iterator[BalancedProducer]:
+        with (
+            Collector(connection, OFTEN, topics=[]) as collector,
+            BalancedProducer(settings, connection=connection, collector=collector) as producer,
+        ):
+            yield producer
+
+    yield open_producer
+
+
+@contextmanager
+def dead(connection: Connection, topic: str) -> Iterator[Opener]:  # noqa: ARG001 (a Condition)
+    """See DeadCollector."""
+    yield _sharing(connection, DeadCollector())
+
+
+@contextmanager
+def slow(connection: Connection, topic: str) -> Iterator[Opener]:
+    """See SlowCollector; from when it has said something."""
+    with SlowCollector(connection, topic) as collector:
+        gives_up_s = time.monotonic() + 4 * LATE_S
+        while collector.cache.latest() is None:
+            if time.monotonic() > gives_up_s:
+                raise TimeoutError(f"the collector has measured nothing within {4 * LATE_S:g} s")
+            time.sleep(_COPY_INTERVAL_S)
+        yield _sharing(connection, collector)
+
+
+@contextmanager
+def lying(connection: Connection, topic: str) -> Iterator[Opener]:
+    """See LyingCollector."""
+    yield _sharing(connection, LyingCollector(connection, topic))
+
+
+CONDITIONS: Mapping[str, Condition] = {"well": well, "dead": dead, "slow": slow, "lying": lying}
+
+
+def _sharing(connection: Connection, collector: StandIn) -> Opener:
+    """Opens producers that share a collector and leave it running."""
+
+    def open_producer(settings: Mapping[str, Any]) -> BalancedProducer:
+        return BalancedProducer(settings, connection=connection, collector=cast(Collector, collector))
+
+    return open_producer

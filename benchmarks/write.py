@@ -1,0 +1,277 @@
+"""What does balance cost a producer? `python -m benchmarks write`
+
+`BalancedProducer` beside confluent-kafka's `Producer`, on three embedded brokers: the same records, the same
+settings, a topic of the same layout for each. The plain one chooses by its default partitioner. Their windows
+are short and take turns (A B B A), so that what else the machine does hits both alike; ratios are medians
+over pairs of windows that follow each other, with the interval of their bootstrap distribution.
+
+Two questions. How long until a record is acknowledged, at 20, 50 and 80 % of the rate that the brokers
+sustain, with the collector well, dead, slow, and lying? And how many records a second at most, one by one and
+in batches? write_report.py states the goals.
+
+Brokers delete what is older than some megabytes, so that the disk has no part in it, and their Java compiles
+fully, as in production.
+
+Read next: write_windows.py (one window), collector_conditions.py, write_report.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import click
+import numpy as np
+from confluent_kafka import Producer
+from numpy.typing import NDArray
+from rich.console import Console
+
+from benchmarks.collector_conditions import CONDITIONS, Opener
+from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
+from benchmarks.write_report import (
+    OURS,
+    PLAIN,
+    LatencyRow,
+    ThroughputRow,
+    document,
+    draw,
+    misses,
+    tables,
+)
+from benchmarks.write_windows import (
+    check_offset,
+    fastest_batches,
+    fastest_window,
+    first_records,
+    scheduled_window,
+)
+from evenload.local_cluster import temporary_cluster
+from kafka_connection import Connection
+from kafka_plugin.producer import BalancedProducer
+from kafka_plugin.topics import create_topic
+
+FULL_COMPILER = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}  # Java reads it last
+BROKER_PROPERTIES = {"log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "20"}
+TOPIC_CONFIGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(16 << 20)}
+PARTITIONS_A_BROKER = 4
+
+LATENCY_RECORD_BYTES = 4 << 10
+LEAD_S, WINDOW_S = 0.2, 0.6
+LOADS = {"well": (0.2, 0.5, 0.8), "dead": (0.5,), "slow": (0.5,), "lying": (0.5,)}
+NUM_PAIRS = {"well": 32, "dead": 12, "slow": 12, "lying": 12}
+NUM_RATE_WINDOWS, RATE_WINDOW_BYTES = 7, 512 << 20
+
+THROUGHPUT_RECORD_BYTES = (100, 4 << 10, 64 << 10, 256 << 10)
+NUM_THROUGHPUT_PAIRS = 16
+THROUGHPUT_WINDOW_BYTES, THROUGHPUT_WINDOW_RECORDS = 128 << 20, 100_000
+WARM_UP_BYTES, WARM_UP_RECORDS = 768 << 20, 300_000  # of each size, whatever is less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Where both write: a topic for each, of one layout; and what both are told."""
+
+    connection: Connection
+    topics: Mapping[str, str]
+    num_partitions: int
+    settings: Mapping[str, Any]
+
+    def open_plain(self) -> AbstractContextManager[Producer]:
+        """A plain producer, closed afterwards."""
+        return Producer(dict(self.settings))
+
+
+@click.command()
+@click.option(
+    "--quick", is_flag=True, help="A tenth of the windows: whether it works at all. Writes no result."
+)
+@click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path), default=RESULTS_FOLDER)
+def write(quick: bool, folder: Path) -> None:
+    """What balance costs a producer; exit status 1 where it costs more than the goals allow."""
+    console = Console(highlight=False)
+    shrink = 10 if quick else 1
+    logging.getLogger("kafka_plugin").setLevel(logging.ERROR)  # each producer says that nobody answers it
+    with cluster_stand() as stand:
+        console.print("warming up")
+        warm_up(stand, 1 / shrink)
+        rate = sustained_rate(stand, max(2, NUM_RATE_WINDOWS // shrink))
+        console.print(f"the brokers sustain {rate:,.0f} records of {LATENCY_RECORD_BYTES} bytes a second")
+        latencies = []
+        for condition, loads in LOADS.items():
+            num_pairs = max(2, NUM_PAIRS[condition] // shrink)
+            for load in loads:
+                console.print(f"[dim]latency, collector {condition}, {load:.0%}, {num_pairs} pairs[/dim]")
+                latencies.append(measure_latency(stand, condition, load, rate * load, num_pairs))
+        throughputs = []
+        for record_bytes in THROUGHPUT_RECORD_BYTES:
+            console.print(f"[dim]throughput, records of {record_bytes:,} bytes[/dim]")
+            throughputs += measure_throughput(stand, record_bytes, max(2, NUM_THROUGHPUT_PAIRS // shrink))
+    result = document(rate, LATENCY_RECORD_BYTES, latencies, throughputs)
+    for table in tables(result):
+        console.print(table)
+    if not quick:
+        write_json(folder / "write.json", result)
+        write_svg(folder / "write.svg", draw(result))
+    for sentence in misses(result):
+        console.print(f"[bold]missed[/bold]: {sentence}")
+    if not quick and misses(result):
+        raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def cluster_stand() -> Iterator[Stand]:
+    """Three brokers that compile fully, and both topics."""
+    with (
+        patch.dict(os.environ, FULL_COMPILER),
+        temporary_cluster(num_brokers=3, broker_properties=BROKER_PROPERTIES) as cluster,
+    ):
+        yield make_stand(cluster.connection, cluster.broker_ids)
+
+
+def make_stand(connection: Connection, broker_ids: Sequence[int]) -> Stand:
+    """Both topics, with as many partitions on each broker."""
+    topics = {PLAIN: "write-plain", OURS: "write-evenload"}
+    for topic in topics.values():
+        create_topic(
+            connection,
+            topic,
+            num_partitions=PARTITIONS_A_BROKER * len(broker_ids),
+            replication=None,
+            assignments=[(broker_id,) for broker_id in broker_ids] * PARTITIONS_A_BROKER,
+            configs=TOPIC_CONFIGS,
+            timeout_s=60,
+        )
+    settings = {
+        **connection.confluent_config(),
+        "acks": "all",
+        "enable.idempotence": True,
+        "queue.buffering.max.kbytes": 64 << 10,
+        "log_level": 3,
+    }
+    return Stand(
+        connection=connection,
+        topics=topics,
+        num_partitions=PARTITIONS_A_BROKER * len(broker_ids),
+        settings=settings,
+    )
+
+
+def warm_up(stand: Stand, fraction: float) -> None:
+    """Write until Java has compiled what matters: large records, and many small ones."""
+    with stand.open_plain() as producer:
+        for topic in stand.topics.values():
+            for record_bytes in THROUGHPUT_RECORD_BYTES:
+                num_records = int(fraction * min(WARM_UP_BYTES // record_bytes, WARM_UP_RECORDS))
+                fastest_window(producer, topic, num_records=num_records, record_bytes=record_bytes)
+
+
+def sustained_rate(stand: Stand, num_windows: int) -> float:
+    """Records a second that the plain client gets acknowledged when it writes as fast as can be."""
+    num_records = RATE_WINDOW_BYTES // LATENCY_RECORD_BYTES
+    with stand.open_plain() as producer:
+        seconds = [
+            fastest_window(
+                producer,
+                stand.topics[PLAIN],
+                num_records=num_records,
+                record_bytes=LATENCY_RECORD_BYTES,
+                told=check_offset,
+            )
+            for _ in range(num_windows)
+        ]
+    return num_records / float(np.median(seconds))
+
+
+def measure_latency(
+    stand: Stand, condition: str, load: float, records_per_s: float, num_pairs: int
+) -> LatencyRow:
+    """Windows of both in turn, each with a producer of its own, so that a plain window bears no collector.
+
+    A producer's first records, for which it connects to brokers and ours waits for a measurement, are timed
+    by themselves.
+    """
+    windows: dict[str, list[NDArray[np.float64]]] = {PLAIN: [], OURS: []}
+    first_s: dict[str, list[float]] = {PLAIN: [], OURS: []}
+    with CONDITIONS[condition](stand.connection, stand.topics[OURS]) as open_ours:
+
+        def run(name: str) -> None:
+            with _open(stand, name, open_ours) as producer:
+                first_s[name].append(first_records(producer, stand.topics[name], stand.num_partitions))
+                latencies = scheduled_window(
+                    producer,
+                    stand.topics[name],
+                    records_per_s=records_per_s,
+                    record_bytes=LATENCY_RECORD_BYTES,
+                    lead_s=LEAD_S,
+                    window_s=WINDOW_S,
+                )
+            windows[name].append(latencies)
+
+        _in_turn({name: partial(run, name) for name in windows}, num_pairs)
+    return LatencyRow(
+        condition=condition,
+        load=load,
+        records_per_s=records_per_s,
+        first_s=first_s,
+        p50_ms={name: _percentiles_ms(windows[name], 50) for name in windows},
+        p99_ms={name: _percentiles_ms(windows[name], 99) for name in windows},
+    )
+
+
+def _open(stand: Stand, name: str, open_ours: Opener) -> AbstractContextManager[Producer]:
+    return stand.open_plain() if name == PLAIN else open_ours(stand.settings)
+
+
+def _percentiles_ms(windows: Sequence[NDArray[np.float64]], percent: float) -> list[float]:
+    return [round(float(np.percentile(window, percent)) * 1000, 4) for window in windows]
+
+
+def measure_throughput(stand: Stand, record_bytes: int, num_pairs: int) -> list[ThroughputRow]:
+    """One by one and in batches, with reports and without, both clients in turn."""
+    num_records = min(THROUGHPUT_WINDOW_RECORDS, THROUGHPUT_WINDOW_BYTES // record_bytes)
+    rows = []
+    with ExitStack() as opened:
+        producers: dict[str, Producer] = {
+            PLAIN: opened.enter_context(stand.open_plain()),
+            OURS: opened.enter_context(BalancedProducer(stand.settings, connection=stand.connection)),
+        }
+        for method, window in (("produce", fastest_window), ("produce_batch", fastest_batches)):
+            for told in (None, check_offset):
+                seconds: dict[str, list[float]] = {PLAIN: [], OURS: []}
+
+                def run(name: str, window: Any = window, told: Any = told, seconds: Any = seconds) -> None:
+                    spent_s = window(
+                        producers[name],
+                        stand.topics[name],
+                        num_records=num_records,
+                        record_bytes=record_bytes,
+                        told=told,
+                    )
+                    seconds[name].append(spent_s)
+
+                ways = {name: partial(run, name) for name in seconds}
+                _in_turn(ways, 1)
+                seconds[PLAIN].clear()
+                seconds[OURS].clear()
+                _in_turn(ways, num_pairs)
+                rate = {name: [num_records / each for each in seconds[name]] for name in seconds}
+                rows.append(
+                    ThroughputRow(
+                        record_bytes=record_bytes, method=method, has_reports=told is not None, rate=rate
+                    )
+                )
+    return rows
+
+
+def _in_turn(ways: Mapping[str, Callable[[], None]], num_pairs: int) -> None:
+    """A B B A A B B A ..."""
+    for pair in range(num_pairs):
+        for name in list(ways) if pair % 2 == 0 else reversed(list(ways)):
+            ways[name]()

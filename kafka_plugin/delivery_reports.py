@@ -1,0 +1,97 @@
+"""Delivery reports: each is checked and counted, and passed on to whoever wants it.
+
+There is one for each record, so what one costs is most of what a `BalancedProducer` costs
+(benchmarks/write.py). The idea: records of one turn that have the same callback share one callable; nothing
+is made for a single record.
+
+A report without error but without offset is of a record that confluent-kafka 2.16 has lost on a new topic. It
+reaches the caller as an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import MethodType
+
+from confluent_kafka import KafkaError, Message
+
+from kafka_plugin.turns import Turn
+
+_log = logging.getLogger(__name__)
+
+DeliveryCallback = Callable[[KafkaError | None, Message], None]
+
+
+class TopicReports:
+    """Takes the reports of one topic's records, in whichever thread polls.
+
+    Args:
+        default_callback: Of the producer, for records without one of their own.
+        has_offsets: Whether brokers say where they put a record (not with `acks=0`).
+
+    Attributes:
+        num_lost: How many records were acknowledged without an offset.
+    """
+
+    def __init__(self, default_callback: DeliveryCallback | None, *, has_offsets: bool) -> None:
+        self.num_lost = 0
+        self._default_callback = default_callback
+        self._has_offsets = has_offsets
+        self._latest: tuple[DeliveryCallback | None, Turn | None, DeliveryCallback] = (
+            None,
+            None,
+            self.make(None, None),
+        )
+
+    def reporter(self, callback: DeliveryCallback | None, turn: Turn | None) -> DeliveryCallback:
+        """What takes the report of a record.
+
+        Args:
+            callback: The record's own; None: the producer's.
+            turn: Whose bytes the record's are; None: it is in no books.
+        """
+        latest, of_turn, reporter = self._latest
+        if of_turn is turn and _is_same(callback, latest):
+            return reporter
+        reporter = self.make(callback, turn)
+        self._latest = (callback, turn, reporter)
+        return reporter
+
+    def make(self, callback: DeliveryCallback | None, turn: Turn | None) -> DeliveryCallback:
+        """As `reporter`, a new one."""
+        callback = callback or self._default_callback
+        has_offsets, failed = self._has_offsets, self._failed
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is not None or (message.offset() is None and has_offsets):
+                error = failed(error, message, turn, is_told=callback is not None)
+            if turn is not None:
+                turn.num_waiting = num_waiting = turn.num_waiting - 1
+                if not num_waiting:
+                    turn.settle()
+            if callback is not None:
+                callback(error, message)
+
+        return report
+
+    def _failed(
+        self, error: KafkaError | None, message: Message, turn: Turn | None, *, is_told: bool
+    ) -> KafkaError:
+        if error is None:
+            self.num_lost += 1
+            reason = (
+                f"acknowledged without an offset, so partition {message.partition()} may not have it; "
+                "send it again"
+            )
+            error = KafkaError(KafkaError._FAIL, reason)
+        if turn is not None:
+            turn.lose(len(message) + len(message.key() or b""))
+        if not is_told:
+            _log.error("a record for topic %s was not stored: %s", message.topic(), error.str())
+        return error
+
+
+def _is_same(callback: DeliveryCallback | None, other: DeliveryCallback | None) -> bool:
+    """Whether both are one; `self.told` is another object each time it is written down."""
+    return callback is other or (type(callback) is MethodType and callback == other)

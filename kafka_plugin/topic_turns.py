@@ -1,0 +1,76 @@
+"""The turns of one topic that is written: the one that single records are in, and those of batches.
+
+A turn ends when about a batch of bytes is sent, or after a tenth of a second: a producer that sends little
+still hears soon of other shares. Whichever thread comes by begins the next; others, meanwhile, go on with the
+one before, so nobody waits.
+
+Read next: turns.py, one turn; producer.py, which sends what is in it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports
+from kafka_plugin.routing import TopicRouting
+from kafka_plugin.turns import Turn
+
+_TURN_S = 0.1
+
+
+class TopicTurns:
+    """Begins and ends turns. Any thread may call any method.
+
+    Args:
+        routing: Of the topic; asked for a partition for each turn.
+        reports: Of the topic.
+        recount: Has the client count the topic's partitions anew.
+
+    Attributes:
+        current: The turn that single records are in, and what takes reports of records without a callback.
+    """
+
+    def __init__(
+        self,
+        routing: TopicRouting,
+        reports: TopicReports,
+        *,
+        recount: Callable[[TopicRouting], None],
+    ) -> None:
+        self.routing = routing
+        self.reports = reports
+        self._recount = recount
+        self._beginning = threading.Lock()
+        ended = Turn(routing, routing.partition_for(0), 0)
+        self.current: tuple[Turn, DeliveryCallback] = (ended, reports.make(None, ended))
+
+    def next(self, ended: Turn) -> tuple[Turn, DeliveryCallback]:
+        """The turn after `ended`, or while another thread is about to begin it, still that one."""
+        if not self._beginning.acquire(blocking=False):
+            return self.current
+        try:
+            if self.current[0] is ended:
+                self.current = self._begin()
+                ended.end()
+            return self.current
+        finally:
+            self._beginning.release()
+
+    def of_batch(self, num_records: int, size_bytes: int) -> Turn:
+        """A turn of its own for records that are sent in one call; they count as sent."""
+        turn = Turn(self.routing, self.routing.partition_for(size_bytes), size_bytes)
+        turn.num_waiting, turn.sent_bytes = num_records, size_bytes
+        return turn
+
+    def recount(self) -> None:
+        """The client knows no partition of such a number: choose among those that it knows."""
+        self._recount(self.routing)
+
+    def _begin(self) -> tuple[Turn, DeliveryCallback]:
+        turn_bytes = self.routing.route.batch_bytes
+        turn = Turn(
+            self.routing, self.routing.partition_for(turn_bytes), turn_bytes, time.monotonic() + _TURN_S
+        )
+        return turn, self.reports.make(None, turn)
