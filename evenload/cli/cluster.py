@@ -41,20 +41,34 @@ class CapacityList(click.ParamType[list[int]]):
     metavar="SIZE[,SIZE...]",
     help="What each broker may hold: one size for all, or one a broker.  [default: 2GiB]",
 )
+@click.option(
+    "--kafka-version",
+    metavar="VERSION",
+    help="Which Apache Kafka, 3.3.0 or later.  [default: 4.3.1]",
+)
 @json_option
-def up(*, brokers: int | None, capacity: list[int] | None, output: Output) -> None:
+def up(*, brokers: int | None, capacity: list[int] | None, kafka_version: str | None, output: Output) -> None:
     """Start the embedded Kafka cluster of EVENLOAD_HOME (default .evenload), or find it running.
 
-    Real Apache Kafka with its own Java; the first start downloads about 44 MB. Brokers and capacities
-    are kept: a later `up` needs neither option.
+    Real Apache Kafka with its own Java; the first start downloads about 44 MB. Brokers, capacities and
+    version are kept: a later `up` needs no option.
     """
     from evenload.local_cluster import DEFAULT_NUM_BROKERS, LocalCluster
+    from evenload.local_cluster.jars import is_usable
 
+    if kafka_version is not None and not is_usable(kafka_version):
+        raise click.BadParameter(
+            f"{kafka_version!r} is not a version from 3.3.0 on", param_hint="--kafka-version"
+        )
     if capacity and len(capacity) == 1:
         kept = _existing_cluster()
         capacity *= brokers or (len(kept.broker_ids) if kept else DEFAULT_NUM_BROKERS)
     cluster = LocalCluster(
-        evenload_home(), num_brokers=brokers, capacity_bytes=capacity, progress=output.note
+        evenload_home(),
+        num_brokers=brokers,
+        capacity_bytes=capacity,
+        kafka_version=kafka_version,
+        progress=output.note,
     ).start()
     _show_cluster(cluster.connection, output)
 

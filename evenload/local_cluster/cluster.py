@@ -33,7 +33,10 @@ from .errors import (
     NoLocalClusterError,
     UnknownBrokerError,
     WrongBrokerCountError,
+    WrongKafkaVersionError,
 )
+from .jars import KAFKA_VERSION, is_usable
+from .java import JavaRuntime
 from .process import JavaServer, RunningProcess, end_servers
 from .properties import CONTROLLER_ID
 from .settings import ClusterSettings
@@ -59,6 +62,8 @@ class LocalCluster:
         num_brokers: how many, with ids 1 to N; None: as many as the cluster in `home` has, 3 for a new one.
         capacity_bytes: what each broker may hold, by broker in order of ids, above 0; None: as they were,
             2 GiB each for a new cluster. Known to whoever uses `connection`; Kafka doesn't enforce it.
+        kafka_version: which Apache Kafka, "3.3.0" or later; None: that of the cluster in `home`, 4.3.1 for a
+            new one.
         broker_properties: more lines of server.properties, for the brokers and the controller; kept.
         properties_by_broker: lines for one broker, by its id (`broker.rack`, `log.dirs`); kept.
         progress: is told in a sentence about work that takes seconds.
@@ -70,6 +75,7 @@ class LocalCluster:
         *,
         num_brokers: int | None = None,
         capacity_bytes: Sequence[int] | None = None,
+        kafka_version: str | None = None,
         broker_properties: Mapping[str, str] | None = None,
         properties_by_broker: Mapping[int, Mapping[str, str]] | None = None,
         progress: Callable[[str], None] = lambda _: None,
@@ -82,11 +88,16 @@ class LocalCluster:
                 raise ValueError(
                     f"capacity_bytes {list(capacity_bytes)}: {num_brokers} numbers above 0 expected"
                 )
+        if kafka_version is not None and not is_usable(kafka_version):
+            raise ValueError(
+                f"kafka_version is {kafka_version!r}, must be like {KAFKA_VERSION}, from 3.3.0 on"
+            )
         # One cluster, one spelling: a server is known by the path in its command line.
         self.home = home.resolve()
         self.folder = self.home / CLUSTER_FOLDER
         self._num_brokers_asked = num_brokers
         self._capacity_bytes = capacity_bytes
+        self._kafka_version_asked = kafka_version
         self._broker_properties = broker_properties
         self._properties_by_broker = properties_by_broker
         self._progress = progress
@@ -114,6 +125,11 @@ class LocalCluster:
             bootstrap_servers=settings.bootstrap_servers,
             capacity_bytes_by_broker=settings.capacity_bytes_by_broker,
         )
+
+    @property
+    def kafka_version(self) -> str:
+        """Which Apache Kafka it is."""
+        return self._settings().kafka_version
 
     @property
     def bootstrap_servers(self) -> str:
@@ -162,7 +178,7 @@ class LocalCluster:
             timeout_s: how long servers may take, in seconds; fetching Kafka the first time isn't counted.
 
         Raises:
-            WrongBrokerCountError: the cluster in `home` has another number of brokers.
+            WrongBrokerCountError, WrongKafkaVersionError: the cluster in `home` is another one.
             PortInUseError, BrokerDiedError, BrokerTimeoutError: a server can't start; nothing is left running
                 that was not before.
             JarsUnavailableError, LocalPartsMissingError: there is no Kafka to start.
@@ -226,7 +242,7 @@ class LocalCluster:
         controller = self._server("controller")
         with self._lock():
             end_servers([broker], grace_s=_GRACE_S)
-            start_servers([broker], settings, java_runtime(self._progress))
+            start_servers([broker], settings, self._runtime(settings))
             wait_until_serving([broker], controller, settings, min_num_known=1, timeout_s=READY_TIMEOUT_S)
 
     # -- how ----------------------------------------------------------------------------------------
@@ -242,8 +258,12 @@ class LocalCluster:
         asked = self._num_brokers_asked
         if kept is not None and asked is not None and asked != len(kept.port_by_broker):
             raise WrongBrokerCountError(self.folder, len(kept.port_by_broker), asked)
+        version = self._kafka_version_asked
+        if kept is not None and version is not None and version != kept.kafka_version:
+            raise WrongKafkaVersionError(self.folder, kept.kafka_version, version)
         settings = kept or ClusterSettings.make(
-            dict.fromkeys(range(1, 1 + (asked or DEFAULT_NUM_BROKERS)), DEFAULT_CAPACITY_BYTES)
+            dict.fromkeys(range(1, 1 + (asked or DEFAULT_NUM_BROKERS)), DEFAULT_CAPACITY_BYTES),
+            kafka_version=version or KAFKA_VERSION,
         )
         changes: dict[str, Any] = {}
         if self._capacity_bytes is not None:
@@ -269,6 +289,9 @@ class LocalCluster:
             raise UnknownBrokerError(broker_id, f"the cluster has brokers {list(self.broker_ids)}")
         return self._server(f"broker-{broker_id}")
 
+    def _runtime(self, settings: ClusterSettings) -> JavaRuntime:
+        return java_runtime(self._progress, kafka_version=settings.kafka_version)
+
     def _bring_up(self, servers: Sequence[JavaServer], settings: ClusterSettings, timeout_s: float) -> None:
         started: list[JavaServer] = []
         try:
@@ -276,7 +299,7 @@ class LocalCluster:
                 missing = [server for server in servers if server not in started and server.process is None]
                 if missing:
                     started += missing
-                    start_servers(missing, settings, java_runtime(self._progress))
+                    start_servers(missing, settings, self._runtime(settings))
                 try:
                     self._wait_until_serving(servers, settings, timeout_s)
                     return

@@ -3,6 +3,7 @@
 LocalClusterError
 ├── JarsUnavailableError      Kafka's jars aren't cached and can't be fetched (retriable)
 ├── WrongBrokerCountError     the folder holds a cluster with another number of brokers
+├── WrongKafkaVersionError    the folder holds a cluster of another version of Kafka
 ├── PortInUseError            somebody else listens where a broker has to
 ├── BrokerDiedError           a broker process ended while it was awaited
 ├── BrokerTimeoutError        a broker process runs but doesn't answer in time
@@ -77,6 +78,23 @@ class WrongBrokerCountError(LocalClusterError):
         return (
             f"the cluster in {self.path} was made with {self.num_brokers} brokers and can't be started with "
             f"{self.num_brokers_asked}; ask for {self.num_brokers}, or use another EVENLOAD_HOME"
+        )
+
+
+class WrongKafkaVersionError(LocalClusterError):
+    """A cluster was made with another version of Kafka than is asked for now."""
+
+    def __init__(self, path: Path, version: str, version_asked: str) -> None:
+        super().__init__(path, version, version_asked)
+        self.path = path
+        self.version = version
+        self.version_asked = version_asked
+
+    def __str__(self) -> str:
+        return (
+            f"the cluster in {self.path} was made with Kafka {self.version} and is not started with "
+            f"{self.version_asked}, which may not read its data; ask for {self.version}, or use another "
+            "EVENLOAD_HOME"
         )
 
 

@@ -1,5 +1,7 @@
 """Get Kafka's jars: resolved once through jgo, then found in the user's cache.
 
+Any version of Kafka from 3.3 on may be asked for; the tests run on KAFKA_VERSIONS.
+
 The one idea: a finished resolution is a file, `classpath-VERSION.json`, that lists the jars with
 their sizes and is written last. While it is there and every jar has its size, nothing is asked
 of the network; a half-fetched jar (jgo writes in place) has no line in it and is fetched again.
@@ -12,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +23,24 @@ from typing import Any
 
 from .errors import JarsUnavailableError, LocalPartsMissingError
 
-KAFKA_VERSION = "4.3.1"
-KAFKA_ARTIFACT = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
-TOOLS_ARTIFACT = f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}"
+KAFKA_VERSIONS = ("3.3.2", "3.9.1", "4.3.1")
+KAFKA_VERSION = KAFKA_VERSIONS[-1]
 # Without a binding of its slf4j 1.7, a broker logs nothing, not even why it died.
-_ARTIFACTS = (KAFKA_ARTIFACT, "org.slf4j:slf4j-simple:1.7.36")
+_LOG_ARTIFACT = "org.slf4j:slf4j-simple:1.7.36"
 _NUM_DOWNLOADS = 4
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_OLDEST = [3, 3, 0]
 
 Progress = Callable[[str], None]
+
+
+def is_usable(kafka_version: str) -> bool:
+    """Whether this is spelled like a version, of a Kafka that tells the size of its volumes (3.3)."""
+    return bool(_VERSION.fullmatch(kafka_version)) and _numbers(kafka_version) >= _OLDEST
+
+
+def _numbers(kafka_version: str) -> list[int]:
+    return [int(number) for number in kafka_version.split(".")]
 
 
 def cache_folder() -> Path:
@@ -36,7 +49,7 @@ def cache_folder() -> Path:
     return Path(root) / "evenload" / "jars"
 
 
-def kafka_classpath(progress: Progress = lambda _: None) -> list[Path]:
+def kafka_classpath(progress: Progress = lambda _: None, *, kafka_version: str = KAFKA_VERSION) -> list[Path]:
     """The jars a Kafka server needs, fetched if they aren't there.
 
     Args:
@@ -45,7 +58,13 @@ def kafka_classpath(progress: Progress = lambda _: None) -> list[Path]:
     Raises:
         JarsUnavailableError: they aren't cached and can't be fetched.
     """
-    return _cached_or_fetched("classpath", f"Kafka {KAFKA_VERSION} (44 MB, once)", _fetch_server, progress)
+
+    def fetch(cache: Path) -> list[Path]:
+        wanted = (f"org.apache.kafka:kafka_2.13:{kafka_version}", _LOG_ARTIFACT)
+        return _fetch(cache, wanted, with_dependencies=True)
+
+    what = f"Kafka {kafka_version} (about 44 MB, once)"
+    return _cached_or_fetched(f"classpath-{kafka_version}", what, fetch, progress)
 
 
 def tools_classpath(progress: Progress = lambda _: None) -> list[Path]:
@@ -54,8 +73,13 @@ def tools_classpath(progress: Progress = lambda _: None) -> list[Path]:
     Raises:
         JarsUnavailableError: they aren't cached and can't be fetched.
     """
+
+    def fetch(cache: Path) -> list[Path]:
+        # What it depends on is a server's class path: the jars have the same version.
+        return _fetch(cache, (f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",), with_dependencies=False)
+
     what = f"Kafka's tools {KAFKA_VERSION} (1 MB, once)"
-    return [*kafka_classpath(progress), *_cached_or_fetched("tools", what, _fetch_tools, progress)]
+    return [*kafka_classpath(progress), *_cached_or_fetched(f"tools-{KAFKA_VERSION}", what, fetch, progress)]
 
 
 def _cached_or_fetched(
@@ -63,7 +87,7 @@ def _cached_or_fetched(
 ) -> list[Path]:
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
-    listing = cache / f"{name}-{KAFKA_VERSION}.json"
+    listing = cache / f"{name}.json"
     jars = _cached_jars(listing)
     if jars:
         return jars
@@ -87,15 +111,6 @@ def _cached_jars(listing: Path) -> list[Path]:
         return list(jars) if all(jar.stat().st_size == size for jar, size in jars.items()) else []
     except (OSError, ValueError):
         return []
-
-
-def _fetch_server(cache: Path) -> list[Path]:
-    return _fetch(cache, _ARTIFACTS, with_dependencies=True)
-
-
-def _fetch_tools(cache: Path) -> list[Path]:
-    # What it depends on is a server's class path: the jars have the same version.
-    return _fetch(cache, (TOOLS_ARTIFACT,), with_dependencies=False)
 
 
 def _fetch(cache: Path, wanted: Sequence[str], *, with_dependencies: bool) -> list[Path]:

