@@ -203,6 +203,7 @@ class TransactionMarkers:
 
         Raises:
             ConcurrentTransactionsError: Its coordinator is still ending it.
+            _NoLeaderError: It can't, before a broker is back.
         """
         for _ in range(_NUM_POLLS):
             try:
@@ -212,6 +213,8 @@ class TransactionMarkers:
             if found.state not in _ENDING:
                 return found
             time.sleep(_POLL_S)
+        # Coordinators that don't skip a partition without a leader (Kafka 3) wait for it.
+        _by_leader(admin, found.topic_partitions, pass_over_gone=True)
         raise ConcurrentTransactionsError("its coordinator is still telling them")
 
     def _fence(self, admin: kafka.KafkaAdminClient, last: TransactionDescription) -> NoReturn:
@@ -252,6 +255,21 @@ class TransactionMarkers:
 def _open_transactions(
     admin: kafka.KafkaAdminClient, partitions: Collection[TopicPartition], *, pass_over_gone: bool = False
 ) -> Iterator[_OpenTransaction]:
+    for leader, led in _by_leader(admin, partitions, pass_over_gone=pass_over_gone).items():
+        for at, state in admin.describe_producers(led, broker_id=leader).items():
+            for producer in state.active_producers:
+                if producer.current_transaction_start_offset >= 0:
+                    yield _OpenTransaction(at, leader, producer)
+
+
+def _by_leader(
+    admin: kafka.KafkaAdminClient, partitions: Collection[TopicPartition], *, pass_over_gone: bool
+) -> dict[int, list[TopicPartition]]:
+    """Who can be asked about partitions.
+
+    Raises:
+        _NoLeaderError: Nobody, for one of them.
+    """
     by_leader: dict[int, list[TopicPartition]] = {}
     for topic in admin.describe_topics(sorted({at.topic for at in partitions})):
         error = kafka.errors.for_code(topic["error_code"])
@@ -269,11 +287,7 @@ def _open_transactions(
                     f"({', '.join(map(str, described['replica_nodes']))}) are down"
                 )
             by_leader.setdefault(described["leader_id"], []).append(at)
-    for leader, led in by_leader.items():
-        for at, state in admin.describe_producers(led, broker_id=leader).items():
-            for producer in state.active_producers:
-                if producer.current_transaction_start_offset >= 0:
-                    yield _OpenTransaction(at, leader, producer)
+    return by_leader
 
 
 def _write_marker(admin: kafka.KafkaAdminClient, found: _OpenTransaction, *, is_committed: bool) -> None:

@@ -39,6 +39,7 @@ _FIRST_IN_FLIGHT_BYTES = 16 << 20
 _LEAST_IN_FLIGHT_BYTES = 4 << 20
 _USABLE_FRACTION = 0.7  # of the transaction's timeout
 _MARKERS_S = 10.0  # how long all partitions may take to hear of a commit; then the id is taken anew
+_WHY_S = 1.0  # how long we ask why a commit has no answer
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _REFUSED = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -259,7 +260,13 @@ class TransactionalWriter:
         """
         self.settle()
         left_s = self._config.transaction_timeout_s * _USABLE_FRACTION - self.age_s
-        self._retried(self._open_producer().commit_transaction, max(1.0, left_s))
+        try:
+            self._retried(self._open_producer().commit_transaction, max(1.0, left_s))
+        except TransactionFailedError as error:
+            if _is_unanswered(error):
+                # Kafka 3 does not answer while a partition has no leader: which one says more.
+                self._markers.complete(self._attempt.partitions, _WHY_S, is_committed=True)
+            raise
         self._markers.complete(self._attempt.partitions, _MARKERS_S, is_committed=True)
         pace = num_bytes / max(0.01, self.age_s)
         wanted = int(pace * _RATE_WINDOW_S)
@@ -323,6 +330,11 @@ class TransactionalWriter:
 
 def _translated(error: KafkaException, topic: str | None = None) -> LoadError:
     return _problem(error.args[0], topic)
+
+
+def _is_unanswered(error: TransactionFailedError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError._TIMED_OUT
 
 
 def _problem(fault: KafkaError, topic: str | None) -> LoadError:

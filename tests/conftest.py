@@ -1,11 +1,14 @@
 """Fixtures for all tests: real brokers, real data, unique names.
 
 The embedded cluster starts once for a test session (about 5 s) and only when a test asks for it;
-tests that kill or fill brokers make one of their own with `make_cluster`.
+tests that kill or fill brokers make one of their own with `make_cluster`. `guarded_cluster` is one that
+allows nobody anything, and `account` somebody who is allowed what a test says.
 """
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,14 +18,30 @@ from typing import Any
 
 import hypothesis
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
+from kafka.protocol.admin import DescribeAclsRequest
 
 from evenload.local_cluster import LocalCluster, temporary_cluster
+from evenload.local_cluster.settings import free_ports
 from kafka_connection import Connection
+from kafka_connection.clients import open_admin
 
 # The same examples in every run: a newly found one is a matter for whoever looks for it, with another seed.
 hypothesis.settings.register_profile("evenload", derandomize=True)
 hypothesis.settings.load_profile("evenload")
 
+NUM_GUARDED_BROKERS = 3
+ACCOUNTS = [f"account{number}" for number in range(100)]
 DEFAULT_TEST_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -48,6 +67,137 @@ def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
             return clusters.enter_context(temporary_cluster(**kwargs))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def guarded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers where only what was granted is allowed, with SASL listeners, plain and over TLS.
+
+    `cluster.connection` is the administrator's: who comes without a name may do anything.
+    """
+    folder = tmp_path_factory.mktemp("guarded")
+    _write_certificate(folder)
+    ports = iter(free_ports(2 * NUM_GUARDED_BROKERS))
+    with temporary_cluster(
+        num_brokers=NUM_GUARDED_BROKERS,
+        broker_properties={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        },
+        properties_by_broker={
+            broker_id: _guarded_listeners(folder, next(ports), next(ports))
+            for broker_id in range(1, 1 + NUM_GUARDED_BROKERS)
+        },
+    ) as cluster:
+        yield cluster
+
+
+def _guarded_listeners(folder: Path, sasl_port: int, tls_port: int) -> dict[str, str]:
+    listeners = f"SASL_PLAINTEXT://127.0.0.1:{sasl_port},SASL_SSL://127.0.0.1:{tls_port}"
+    users = " ".join(f'user_{name}="{name}"' for name in ACCOUNTS)
+    login = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+    return {
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": login,
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": login,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "broker.pem"),
+    }
+
+
+def _write_certificate(folder: Path) -> None:
+    """A key and a certificate that it has signed itself, for brokers; `ca.pem` is what clients trust."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "evenload tests")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "broker.pem").write_bytes(pem + certificate)
+    (folder / "ca.pem").write_bytes(certificate)
+
+
+@pytest.fixture(scope="session")
+def unused_accounts() -> Iterator[str]:
+    """Each name once: what one test grants is nothing to the others."""
+    return iter(ACCOUNTS)
+
+
+@pytest.fixture
+def account(guarded_cluster: LocalCluster, unused_accounts: Iterator[str]) -> Callable[..., Connection]:
+    """Make an account: `account("READ TOPIC some*", "DESCRIBE CLUSTER")`; TLS: `protocol="SASL_SSL"`."""
+
+    def make(*grants: str, protocol: str = "SASL_PLAINTEXT") -> Connection:
+        name = next(unused_accounts)
+        _grant(guarded_cluster, name, grants)
+        told = [guarded_cluster.told(broker_id) for broker_id in guarded_cluster.broker_ids]
+        listeners = [each for properties in told for each in properties["listeners"].split(",")]
+        addresses = [
+            each.removeprefix(f"{protocol}://") for each in listeners if each.startswith(f"{protocol}:")
+        ]
+        is_tls = protocol == "SASL_SSL"
+        return Connection.model_validate(
+            {
+                "bootstrap_servers": ",".join(addresses),
+                "security_protocol": protocol,
+                "sasl_mechanism": "PLAIN",
+                "sasl_username": name,
+                "sasl_password": name,
+                "ssl_ca_path": Path(told[0]["ssl.keystore.location"]).with_name("ca.pem") if is_tls else None,
+                "capacity_bytes_by_broker": guarded_cluster.connection.capacity_bytes_by_broker,
+            }
+        )
+
+    return make
+
+
+def _grant(cluster: LocalCluster, name: str, grants: tuple[str, ...]) -> None:
+    """Grant, and wait until each broker knows."""
+    acls = [_acl(name, grant) for grant in grants]
+    with open_admin(cluster.connection) as admin:
+        admin.create_acls(acls)
+        request = DescribeAclsRequest(
+            resource_type_filter=ResourceType.ANY,
+            resource_name_filter=None,
+            pattern_type_filter=ACLResourcePatternType.ANY,
+            principal_filter=f"User:{name}",
+            host_filter=None,
+            operation=ACLOperation.ANY,
+            permission_type=ACLPermissionType.ANY,
+        )
+        for broker_id in cluster.broker_ids:
+            num_known = -1
+            while num_known < len(set(grants)):
+                found = admin._manager.run(admin._manager.send, request, broker_id)
+                num_known = sum(len(resource.acls) for resource in found.resources)
+
+
+def _acl(name: str, grant: str) -> ACL:
+    operation, kind, *resource = grant.split(" ")
+    resource_name = resource[0] if resource else "kafka-cluster"
+    pattern = ACLResourcePatternType.LITERAL
+    if resource_name.endswith("*"):
+        resource_name, pattern = resource_name.removesuffix("*"), ACLResourcePatternType.PREFIXED
+    return ACL(
+        f"User:{name}",
+        "*",
+        ACLOperation[operation],
+        ACLPermissionType.ALLOW,
+        ResourcePattern(ResourceType[kind], resource_name, pattern),
+    )
 
 
 @pytest.fixture

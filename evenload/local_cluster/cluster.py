@@ -65,7 +65,8 @@ class LocalCluster:
         kafka_version: which Apache Kafka, "3.3.0" or later; None: that of the cluster in `home`, 4.3.1 for a
             new one.
         broker_properties: more lines of server.properties, for the brokers and the controller; kept.
-        properties_by_broker: lines for one broker, by its id (`broker.rack`, `log.dirs`); kept.
+        properties_by_broker: lines for one broker, by its id (`broker.rack`, `log.dirs`); kept. In both,
+            `listeners` and what says how they are reached and secured come to the cluster's own.
         progress: is told in a sentence about work that takes seconds.
     """
 
@@ -166,8 +167,12 @@ class LocalCluster:
 
     def data_path(self, broker_id: int) -> Path:
         """The log dir of a broker: one folder for each topic-partition it holds."""
+        return Path(self.told(broker_id)["log.dirs"])
+
+    def told(self, broker_id: int) -> dict[str, str]:
+        """The server.properties of a broker: what Kafka is told, and what was given on top."""
         broker = self._broker(broker_id)
-        return Path(self._settings().properties_of(broker.name, broker.folder)["log.dirs"])
+        return self._settings().properties_of(broker.name, broker.folder)
 
     # -- all of it ----------------------------------------------------------------------------------
 

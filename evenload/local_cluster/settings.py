@@ -25,6 +25,7 @@ from .properties import HOST, broker_properties, common_properties, controller_p
 
 CONTROLLER = "controller"
 _BROKER = "broker-"
+_LISTENERS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 # Below the range from which the kernel takes ports for outgoing connections (32768 up on Linux): a port
 # in it may be taken by any client while a broker is down.
@@ -72,10 +73,12 @@ class ClusterSettings(BaseModel):
         common = common_properties(len(self.port_by_broker), self.controller_port)
         if server == CONTROLLER:
             own = controller_properties(folder, self.controller_port)
-            return {**common, **own, **self.broker_properties}
+            return _with({**common, **own}, self.broker_properties)
         broker_id = _broker_id(server)
         own = broker_properties(folder, broker_id, self.port_by_broker[broker_id])
-        return {**common, **own, **self.broker_properties, **self.properties_by_broker.get(broker_id, {})}
+        return _with(
+            _with({**common, **own}, self.broker_properties), self.properties_by_broker.get(broker_id, {})
+        )
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -97,6 +100,15 @@ class ClusterSettings(BaseModel):
         unfinished = path.with_suffix(".part")
         unfinished.write_text(self.model_dump_json(indent=2) + "\n")
         unfinished.replace(path)
+
+
+def _with(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """What a server is told when more is given: listeners come to ours, anything else replaces it.
+
+    Ours have to stay: servers reach each other there, and are asked there whether they serve.
+    """
+    listeners = {name: f"{ours[name]},{given[name]}" for name in _LISTENERS if name in ours and name in given}
+    return {**ours, **given, **listeners}
 
 
 def _broker_id(server: str) -> int:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from dataset_catalog.catalog import Catalog
+from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster
+from evenload.local_cluster.jars import KAFKA_VERSIONS
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.errors import LoadInterruptedError
 from kafka_plugin.loader import load_dataset
@@ -70,6 +72,49 @@ def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
         strategy=strategy,
         progress=trouble,
     )
+    trouble.join()
+    cluster.wait_until_ready(60)
+    assert manifest.num_samples == NUM_SAMPLES
+    report = verify(cluster.connection, manifest)
+    assert report.is_clean, report
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("replication", [1, 3])
+@pytest.mark.parametrize("kafka_version", KAFKA_VERSIONS[:-1])
+def test_nothing_is_lost_or_repeated_by_older_brokers(
+    make_cluster: Callable[..., LocalCluster], kafka_version: str, replication: int
+) -> None:
+    cluster = make_cluster(kafka_version=kafka_version)
+
+    def kill_and_restart(broker_ids: tuple[int, ...] = (2, 3)) -> None:
+        for broker_id in broker_ids:
+            cluster.kill_broker(broker_id)
+            time.sleep(1)
+            cluster.restart_broker(broker_id)
+
+    def load(progress: Any = None) -> DatasetManifest:
+        config = CONFIG.model_copy(update={"stall_timeout_s": 40.0})
+        return load_dataset(
+            slow_source(),
+            "through-trouble",
+            connection=cluster.connection,
+            config=config,
+            replication=replication,
+            progress=progress,
+        )
+
+    trouble = Trouble(NUM_SAMPLES // 4, kill_and_restart)
+    try:
+        manifest = load(trouble)
+    except LoadInterruptedError:
+        if kafka_version != "3.3.2":
+            raise
+        # A coordinator that lost its place (docs/decisions/0036) is put right by its broker's next start.
+        trouble.join()
+        cluster.wait_until_ready(60)
+        kill_and_restart(cluster.broker_ids)
+        manifest = load()
     trouble.join()
     cluster.wait_until_ready(60)
     assert manifest.num_samples == NUM_SAMPLES

@@ -1,0 +1,149 @@
+"""What evenload asks of brokers, asked of the oldest Kafka it supports, of the last 3.x and of the newest.
+
+Everything else is tested on the newest alone; here is one short case of each request that brokers of some
+version answer in another way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka import TopicPartition
+from kafka.admin import TransactionState
+
+from dataset_catalog.catalog import Catalog
+from dataset_catalog.verify import verify
+from evenload.local_cluster import LocalCluster, temporary_cluster
+from evenload.local_cluster.jars import KAFKA_VERSIONS
+from kafka_connection import Connection
+from kafka_connection.clients import confluent_producer, describe_brokers, open_admin
+from kafka_plugin.config import LoaderConfig
+from kafka_plugin.loader import load_dataset
+from kafka_plugin.producer import BalancedProducer
+from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers, _open_transactions
+from ray_trainer.reading.reader import DatasetReader
+from telemetry_collector import TopicPartition as MeasuredPartition
+from telemetry_collector.collector import sample_once
+
+MIB = 1 << 20
+FILLED_BYTES = 4 * MIB  # on broker 1, before anything else
+NUM_SAMPLES = 12_000
+
+
+@pytest.fixture(scope="module", params=KAFKA_VERSIONS)
+def versioned(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """Three brokers of 64 MiB each, broker 1 with some of them used."""
+    with temporary_cluster(
+        kafka_version=request.param, num_brokers=3, capacity_bytes=[64 * MIB] * 3
+    ) as cluster:
+        with open_admin(cluster.connection) as admin:
+            admin.create_topics({"filler": {"assignments": {0: [1]}}, "copied": {"assignments": {0: [3, 2]}}})
+        producer = confluent_producer(cluster.connection)
+        for _ in range(FILLED_BYTES // 100_000):
+            producer.produce("filler", bytes(100_000), partition=0)
+        assert producer.flush(60) == 0
+        yield cluster
+
+
+def samples() -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    return {"x": rng.integers(0, 255, (NUM_SAMPLES, 1000), np.uint8), "label": np.arange(NUM_SAMPLES)}
+
+
+def test_brokers_are_the_version_that_was_asked_for(versioned: LocalCluster) -> None:
+    log = versioned.log_path(1).read_text()
+    assert f"Kafka version: {versioned.kafka_version}" in log
+    with open_admin(versioned.connection) as admin:
+        assert sorted(broker["broker_id"] for broker in describe_brokers(admin)) == [1, 2, 3]
+
+
+def test_the_collector_measures_use_capacity_and_layout(versioned: LocalCluster) -> None:
+    snapshot = sample_once(versioned.connection)
+    (log,) = (versioned.data_path(1) / "filler-0").glob("*.log")
+    used_bytes = snapshot.brokers[1].bytes_by_topic_partition[MeasuredPartition("filler", 0)]
+    assert used_bytes == log.stat().st_size >= FILLED_BYTES // 100_000 * 100_000
+    assert [broker.capacity_bytes for broker in snapshot.brokers.values()] == [64 * MIB] * 3
+    assert snapshot.topics["copied"][0].replica_ids == (3, 2)
+    assert snapshot.topics["copied"][0].leader_id == 3
+
+    unconfigured = Connection(bootstrap_servers=versioned.bootstrap_servers)
+    volumes = sample_once(unconfigured).brokers.values()
+    assert all((broker.capacity_bytes or 0) > 64 * MIB for broker in volumes)
+
+
+def test_a_dataset_levels_brokers_and_is_read_exactly_once(versioned: LocalCluster) -> None:
+    connection = versioned.connection
+    manifest = load_dataset(samples(), "levelled", connection=connection, partitions=6)
+    assert verify(connection, manifest).is_clean
+    assert sample_once(connection).utilisation_spread < 0.02
+
+    reader = DatasetReader("levelled", global_batch_size=512, seed=3, hold_whole=False, connection=connection)
+    with closing(reader):
+        labels = [label for batch in reader for label in batch["label"].tolist()]
+    assert sorted(labels) == list(range(NUM_SAMPLES))
+    assert labels != sorted(labels)
+
+
+def test_a_balanced_producer_goes_round_the_fullest_broker(versioned: LocalCluster) -> None:
+    connection = versioned.connection
+    topic = f"stream-{uuid.uuid4().hex[:8]}"
+    with open_admin(connection) as admin:
+        admin.create_topics({topic: {"assignments": {0: [1], 1: [2], 2: [3]}}})
+        before = sample_once(connection).brokers
+        fullest = max(before.values(), key=lambda broker: broker.used_bytes or 0)
+        settings = {"bootstrap.servers": connection.bootstrap_servers}
+        with BalancedProducer(settings, connection=connection) as producer:
+            producer.expect(topic, 3 * MIB)
+            for number in range(3 * MIB // 2000):
+                producer.produce(topic, bytes(2000))
+                if number % 100 == 0:
+                    producer.poll(0)
+            assert producer.flush(60) == 0
+        ends = admin.list_offsets({TopicPartition(topic, p): -1 for p in range(3)})
+    assert sum(end.offset for end in ends.values()) == 3 * MIB // 2000
+    assert ends[TopicPartition(topic, fullest.broker_id - 1)].offset < MIB // 2000
+
+
+def test_what_a_loader_left_open_is_found_and_ended(versioned: LocalCluster) -> None:
+    connection, transactional_id = versioned.connection, f"dead-{uuid.uuid4().hex[:8]}"
+    dead = confluent_producer(connection, transactional_id=transactional_id)
+    dead.init_transactions(60)
+    dead.begin_transaction()
+    dead.produce("copied", b"never", partition=0)
+    assert dead.flush(60) == 0
+    everywhere = [TopicPartition("copied", ALL_PARTITIONS)]
+    with (
+        open_admin(connection) as admin,
+        closing(TransactionMarkers(connection, transactional_id)) as markers,
+    ):
+        (found,) = _open_transactions(admin, everywhere)
+        assert (found.at, found.leader) == (TopicPartition("copied", 0), 3)
+        markers.end_earlier(everywhere, 30)
+        assert list(_open_transactions(admin, everywhere)) == []
+        last = admin.describe_transactions([transactional_id])[transactional_id]
+    assert last.state == TransactionState.COMPLETE_ABORT
+
+
+def test_an_interrupted_load_is_gone_on_with(versioned: LocalCluster) -> None:
+    connection = versioned.connection
+
+    class StopError(Exception):
+        pass
+
+    def stop(samples_done: int, *_: int) -> None:
+        if samples_done > NUM_SAMPLES // 2 and Catalog(connection).unfinished():
+            raise StopError
+
+    config = LoaderConfig(transaction_bytes=2 * MIB, block_bytes=64 << 10)
+    with pytest.raises(StopError):
+        load_dataset(samples(), "in-two", connection=connection, config=config, progress=stop)
+    (load,) = Catalog(connection).unfinished()
+    assert 0 < load.last.num_samples < NUM_SAMPLES
+    manifest = load_dataset(samples(), "in-two", connection=connection, config=config)
+    assert manifest.load_id == load.last.load_id
+    assert verify(connection, manifest).is_clean
