@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dataset_catalog.errors import CatalogUnavailableError
+from dataset_catalog.errors import CatalogError, CatalogUnavailableError, failure
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_consumer
 
@@ -66,7 +66,7 @@ def read_committed(
         consumer.assign([TopicPartition(topic, p, ranges[p].start) for p in left])
         yield from _consume(consumer, topic, left, timeout_s)
     except KafkaException as error:
-        raise CatalogUnavailableError(f"reading topic {topic!r}", error.args[0].str()) from error
+        raise read_failure(topic, error.args[0]) from error
     finally:
         consumer.close()
 
@@ -106,7 +106,14 @@ def _tolerated(problem: KafkaError, topic: str) -> str:
         KafkaError._TIMED_OUT,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        # librdkafka looks for a coordinator that we never need: nobody joins that group, nor commits to it.
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
     )
     if problem.code() in mended or problem.retriable():
         return str(problem.str())
-    raise CatalogUnavailableError(f"reading topic {topic!r}", problem.str())
+    raise read_failure(topic, problem)
+
+
+def read_failure(topic: str, problem: KafkaError) -> CatalogError:
+    """The error to raise when a topic can't be read."""
+    return failure(f"reading topic {topic!r}", problem.str(), code=problem.code(), operation="READ")

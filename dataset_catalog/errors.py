@@ -11,7 +11,8 @@
     ├── UnsupportedTypeError     a column's type can't be stored
     ├── UndecodableValueError    a record's value is not what the manifest says
     ├── OpenTransactionError     someone's transaction hides records we have to see (retriable)
-    └── CatalogUnavailableError  brokers did not answer in time, or refused (retriable)
+    ├── CatalogUnavailableError  brokers did not answer in time, or could not (retriable)
+    └── CatalogRefusedError      brokers don't allow this account what has to be done
 
 Facts are attributes; errors pickle, as they cross processes in Ray (tests/unit/test_catalog_errors.py).
 """
@@ -20,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
+
+from kafka_connection.refusals import missing_permission
 
 
 class CatalogError(Exception):
@@ -249,7 +252,7 @@ class OpenTransactionError(CatalogError):
 
 
 class CatalogUnavailableError(CatalogError):
-    """Brokers did not answer in time, or refused.
+    """Brokers did not answer in time, or could not.
 
     Attributes:
         doing: What was being done, as in "reading topic 'evenload.datasets'".
@@ -265,3 +268,33 @@ class CatalogUnavailableError(CatalogError):
 
     def __str__(self) -> str:
         return f"{self.doing} failed: {self.reason}"
+
+
+class CatalogRefusedError(CatalogError):
+    """Brokers don't allow this account what has to be done.
+
+    Attributes:
+        doing: What was being done, as in "reading topic 'evenload.datasets'".
+        permission: What to grant, as a clause.
+    """
+
+    def __init__(self, doing: str, permission: str) -> None:
+        super().__init__(doing, permission)
+        self.doing = doing
+        self.permission = permission
+
+    def __str__(self) -> str:
+        return f"{self.doing} is not allowed: {self.permission}"
+
+
+def failure(doing: str, reason: str, *, code: int | None, operation: str) -> CatalogError:
+    """The error to raise for what brokers or the client said.
+
+    Args:
+        doing: What was being done.
+        reason: Their words.
+        code: Kafka's error code, if it had one.
+        operation: What permission it takes (`READ`).
+    """
+    permission = missing_permission(code, operation)
+    return CatalogRefusedError(doing, permission) if permission else CatalogUnavailableError(doing, reason)

@@ -15,7 +15,7 @@ from contextlib import closing
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.errors import CatalogUnavailableError, OpenTransactionError
+from dataset_catalog.errors import CatalogError, OpenTransactionError, failure
 from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
@@ -106,14 +106,14 @@ def write_plain(
     """
     if not records:
         return
-    problems: list[str] = []
+    problems: list[KafkaError | None] = []
     acknowledged: list[int] = []
 
     def report(error: KafkaError | None, message: Message) -> None:
         # On a new topic, a report can come without an error and without an offset: the record is lost.
         offset = message.offset()
         if error is not None or offset is None or offset < 0:
-            problems.append(error.str() if error is not None else "acknowledged without an offset")
+            problems.append(error)
         else:
             acknowledged.append(offset)
 
@@ -123,7 +123,17 @@ def write_plain(
                 producer.produce(topic, value, key, partition=PARTITION, on_delivery=report)
             producer.flush(timeout_s + 1)
     except (KafkaException, BufferError) as error:
-        raise CatalogUnavailableError(f"writing to topic {topic!r}", str(error)) from error
+        raise _not_written(topic, str(error), _fault(error)) from error
     if len(acknowledged) != len(records):
-        reason = problems[0] if problems else f"no answer for {timeout_s:.0f} s"
-        raise CatalogUnavailableError(f"writing to topic {topic!r}", reason)
+        fault = problems[0] if problems else None
+        said = "acknowledged without an offset" if problems else f"no answer for {timeout_s:.0f} s"
+        raise _not_written(topic, fault.str() if fault is not None else said, fault)
+
+
+def _fault(error: Exception) -> KafkaError | None:
+    return error.args[0] if isinstance(error, KafkaException) else None
+
+
+def _not_written(topic: str, reason: str, fault: KafkaError | None) -> CatalogError:
+    code = fault.code() if fault is not None else None
+    return failure(f"writing to topic {topic!r}", reason, code=code, operation="WRITE")

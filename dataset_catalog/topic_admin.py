@@ -24,7 +24,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from dataset_catalog.errors import CatalogUnavailableError
+from dataset_catalog.errors import failure
 from kafka_connection import Connection
 from kafka_connection.clients import describe_brokers, may_pass, open_admin
 
@@ -81,8 +81,8 @@ class TopicAdmin:
         if found["error_code"] == UnknownTopicOrPartitionError.errno:
             return None
         if found["error_code"]:
-            reason = kafka.errors.for_code(found["error_code"]).__name__
-            raise CatalogUnavailableError(doing, reason)
+            code = found["error_code"]
+            raise failure(doing, kafka.errors.for_code(code).__name__, code=code, operation="DESCRIBE")
         partitions = sorted(p["partition_index"] for p in found["partitions"])
         return TopicDescription(str(found["topic_id"]), tuple(partitions))
 
@@ -121,7 +121,11 @@ class TopicAdmin:
             "configs": dict(configs),
         }
         with suppress(TopicAlreadyExistsError):
-            self._ask(f"creating topic {topic!r}", lambda: self._admin.create_topics({topic: options}))
+            self._ask(
+                f"creating topic {topic!r}",
+                lambda: self._admin.create_topics({topic: options}),
+                operation="CREATE",
+            )
 
     def wait_for_leader(self, topic: str, partition: int) -> None:
         """Returns when the partition's leader answers.
@@ -136,17 +140,22 @@ class TopicAdmin:
     def delete(self, topic: str, topic_id: str) -> bool:
         """Deletes the topic with this id; False when it was gone already, or is another one by now."""
         try:
-            self._ask(f"deleting topic {topic!r}", lambda: self._admin.delete_topics([uuid.UUID(topic_id)]))
+            self._ask(
+                f"deleting topic {topic!r}",
+                lambda: self._admin.delete_topics([uuid.UUID(topic_id)]),
+                operation="DELETE",
+            )
         except UnknownTopicIdError:
             return False
         return True
 
-    def _ask(self, doing: str, question: Callable[[], Any]) -> Any:
+    def _ask(self, doing: str, question: Callable[[], Any], *, operation: str = "DESCRIBE") -> Any:
         """The answer; while a leader fails over or a topic is new, the question is put again.
 
         Raises:
             TopicAlreadyExistsError, UnknownTopicIdError: As answers, for the caller to read.
-            CatalogUnavailableError: Refused, or no answer before the deadline.
+            CatalogUnavailableError: No answer before the deadline.
+            CatalogRefusedError: The account lacks the permission for `operation`.
         """
         deadline_s = time.monotonic() + self._timeout_s
         while True:
@@ -156,7 +165,7 @@ class TopicAdmin:
                 raise
             except KafkaError as error:
                 if not may_pass(error) or time.monotonic() > deadline_s:
-                    raise CatalogUnavailableError(doing, _reason(error)) from error
+                    raise failure(doing, _reason(error), code=error.errno, operation=operation) from error
             time.sleep(_POLL_S)
 
 

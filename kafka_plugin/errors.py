@@ -14,6 +14,7 @@ KafkaPluginError
 │   ├── SourceChangedError      the load was begun with another source, seed or encoding
 │   ├── SampleTooLargeError     one sample does not fit in a record
 │   ├── RecordRefusedError      brokers will never take a record: too large, not allowed, no topic
+│   ├── WriteNotAllowedError    brokers don't allow this account to write
 │   ├── MarkerRefusedError      brokers don't let us end a transaction in a partition that missed its end
 │   ├── UndecidedTransactionError  nobody knows any more how a transaction ended
 │   ├── TransactionFailedError  a transaction was not committed, as far as its producer can tell
@@ -184,6 +185,18 @@ class RecordRefusedError(LoadError):
         super().__init__(f"Brokers refuse records for topic {topic!r}: {reason}. What is committed is kept.")
         self.topic = topic
         self.reason = reason
+
+
+class WriteNotAllowedError(LoadError):
+    """Brokers don't allow this account to write, or not in transactions."""
+
+    def __init__(self, what: str, permission: str) -> None:
+        super().__init__(
+            f"Brokers don't allow this account to write {what}: {permission}. What is committed is kept: "
+            "once they allow it, the same command goes on from there."
+        )
+        self.what = what
+        self.permission = permission
 
 
 class MarkerRefusedError(LoadError):

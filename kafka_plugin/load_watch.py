@@ -13,6 +13,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dataset_catalog.catalog import LOADS_TOPIC
+from dataset_catalog.committed_reader import read_failure
 from dataset_catalog.errors import CatalogUnavailableError, CorruptProgressError
 from dataset_catalog.progress import LoadProgress, ProgressKey
 from kafka_connection import Connection
@@ -39,7 +40,7 @@ def newest_sign_of_life(
         consumer.assign([TopicPartition(LOADS_TOPIC, 0, start)])
         return _newest(consumer, name, version, timeout_s)
     except KafkaException as error:
-        raise CatalogUnavailableError(f"reading topic {LOADS_TOPIC!r}", error.args[0].str()) from error
+        raise read_failure(LOADS_TOPIC, error.args[0]) from error
     finally:
         consumer.close()
 
@@ -53,6 +54,8 @@ def _newest(consumer: Consumer, name: str, version: int, timeout_s: float) -> Lo
             error = message.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 return newest
+            if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise read_failure(LOADS_TOPIC, error)
             if error is not None:
                 continue
             try:

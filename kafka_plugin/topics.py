@@ -14,11 +14,12 @@ from contextlib import contextmanager, suppress
 
 import kafka
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError
+from kafka.errors import ClusterAuthorizationFailedError, KafkaError
 
 from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import Connection
 from kafka_connection.clients import describe_brokers, open_admin
+from kafka_connection.refusals import missing_permission
 from kafka_plugin.errors import TopicError
 
 _POLL_S = 0.03
@@ -57,15 +58,17 @@ def create_topic(
     else:
         wanted |= {"num_partitions": num_partitions, "replication_factor": replication or -1}
     with open_admin(connection, timeout_s=timeout_s) as admin:
-        with _translated(topic, "can't be made"):
+        with _translated(topic, "can't be made", operation="CREATE"):
             (made,) = admin.create_topics({topic: wanted}, raise_errors=False)["topics"]
         if made["error_code"]:
-            reason = made["error_message"] or kafka.errors.for_code(made["error_code"]).__name__
+            reason = missing_permission(made["error_code"], "CREATE") or made["error_message"]
+            reason = reason or kafka.errors.for_code(made["error_code"]).__name__
             raise TopicError(topic, f"can't be made: {reason.rstrip('.')}.")
         try:
             _wait_for_leaders(admin, topic, range(num_partitions), timeout_s)
         except BaseException:
-            with _translated(topic, "was made, but is not ready, and can't be deleted either"):
+            problem = "was made, but is not ready, and can't be deleted either"
+            with _translated(topic, problem, operation="DELETE"):
                 admin.delete_topics([topic])
             raise
     return str(made["topic_id"])
@@ -92,7 +95,7 @@ def default_replication(connection: Connection, topic: str, *, timeout_s: float)
     name = "default.replication.factor"
     with (
         open_admin(connection, timeout_s=timeout_s) as admin,
-        _translated(topic, f"can't be placed: no {name}"),
+        _translated(topic, f"can't be placed: no {name}", operation="DESCRIBE_CONFIGS"),
     ):
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -117,7 +120,7 @@ def delete_empty_topics(
     """
     deleted = []
     with open_admin(connection, timeout_s=timeout_s) as admin:
-        with _translated(pattern, "can't be looked for"):
+        with _translated(pattern, "can't be looked for", operation="DESCRIBE"):
             topics = admin.list_topics()
         for topic in topics:
             if not re.fullmatch(pattern, topic) or topic in keep:
@@ -143,8 +146,10 @@ def _setting_of_any_broker(admin: kafka.KafkaAdminClient, name: str) -> int:
 
 def _broker_setting(admin: kafka.KafkaAdminClient, broker_id: int, name: str) -> int:
     wanted = ConfigResource(ConfigResourceType.BROKER, str(broker_id), [name])
-    found = admin.describe_configs([wanted], config_filter="all")
-    return int(found["broker"][str(broker_id)][name]["value"])
+    found = admin.describe_configs([wanted], config_filter="all")["broker"][str(broker_id)]
+    if name not in found:  # how kafka-python 3.0.12 passes a refusal on
+        raise ClusterAuthorizationFailedError(f"broker {broker_id} doesn't tell {name}")
+    return int(found[name]["value"])
 
 
 def _wait_for_leaders(
@@ -168,9 +173,10 @@ def _wait_for_leaders(
 
 
 @contextmanager
-def _translated(topic: str, problem: str) -> Iterator[None]:
+def _translated(topic: str, problem: str, *, operation: str) -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        reason = str(error).split("failed with response")[0].strip().rstrip(".") or type(error).__name__
+        said = str(error).split("failed with response")[0].strip().rstrip(".") or type(error).__name__
+        reason = missing_permission(error.errno, operation) or said
         raise TopicError(topic, f"{problem}: {reason[:300]}.") from error

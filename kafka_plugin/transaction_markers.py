@@ -26,10 +26,12 @@ from kafka import TopicPartition
 from kafka.admin import ProducerState, TransactionDescription, TransactionState
 from kafka.errors import (
     AuthorizationError,
+    ClusterAuthorizationFailedError,
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     KafkaError,
     ProducerFencedError,
+    TransactionalIdAuthorizationFailedError,
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -38,6 +40,7 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnM
 
 from kafka_connection import BrokersUnreachableError, Connection
 from kafka_connection.clients import may_pass, open_admin
+from kafka_connection.refusals import missing_permission
 from kafka_plugin.errors import (
     MarkerRefusedError,
     TransactionFailedError,
@@ -54,6 +57,11 @@ _NUM_POLLS = 40
 _EPOCH_OF_NOBODY = 2**15 - 1  # brokers begin a new producer id before that
 _ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _NO_LEADER = -1
+_OPERATION_BY_REFUSAL = {
+    # For writing a marker; see KAFKA-16513.
+    ClusterAuthorizationFailedError: "ALTER, or before Kafka 3.8 CLUSTER_ACTION,",
+    TransactionalIdAuthorizationFailedError: "WRITE",
+}
 
 
 class _NoLeaderError(Exception):
@@ -176,11 +184,9 @@ class TransactionMarkers:
                 with attempt:
                     self._try(step)
         except AuthorizationError as error:
-            raise MarkerRefusedError(
-                self._transactional_id,
-                f"{type(error).__name__}; it takes READ on the topics and, where a broker died while a "
-                "transaction ended, ALTER on the cluster",
-            ) from error
+            permission = missing_permission(error.errno, _OPERATION_BY_REFUSAL.get(type(error), "READ"))
+            reason = permission or type(error).__name__
+            raise MarkerRefusedError(self._transactional_id, reason) from error
         except UnsupportedVersionError as error:
             reason = "they are older than Kafka 3.0, and can't say which transactions are open"
             raise MarkerRefusedError(self._transactional_id, reason) from error

@@ -28,8 +28,14 @@ from dataset_catalog.encoding import RECORD_HEADER
 from dataset_catalog.manifest import Encoding, Run, runs_of_records
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
+from kafka_connection.refusals import missing_permission
 from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import LoadError, RecordRefusedError, TransactionFailedError
+from kafka_plugin.errors import (
+    LoadError,
+    RecordRefusedError,
+    TransactionFailedError,
+    WriteNotAllowedError,
+)
 from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers
 
 LIBRDKAFKA_CHOOSES = ALL_PARTITIONS  # RD_KAFKA_PARTITION_UA; it may write to any of them
@@ -45,7 +51,6 @@ _REFUSED = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_RECORD,
     KafkaError.POLICY_VIOLATION,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.UNKNOWN_TOPIC_OR_PART,  # librdkafka has waited for it for half a minute by then
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
@@ -340,6 +345,10 @@ def _is_unanswered(error: TransactionFailedError) -> bool:
 def _problem(fault: KafkaError, topic: str | None) -> LoadError:
     if fault.code() in _FENCED:
         return ProducerFencedError(fault.str())
+    permission = missing_permission(fault.code(), "WRITE")
+    if permission is not None:
+        what = f"to topic {topic!r}" if topic is not None else "in transactions"
+        return WriteNotAllowedError(what, permission)
     if fault.code() in _REFUSED and topic is not None:
         return RecordRefusedError(topic, fault.str())
     return TransactionFailedError(fault.str())

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import BadAnswerError, BrokerUnreachableError, SourceError
+from telemetry_collector.errors import AccessRefusedError, BadAnswerError, BrokerUnreachableError, SourceError
 from telemetry_collector.observation import Assembled, ClusterLayout, Observations
 from telemetry_collector.schedule import Ticks, backoff_s
 from telemetry_collector.sources.source import Observation, Question, Source
@@ -220,6 +220,8 @@ class Measuring:
         if is_fault:
             _log.error("asking for %s failed unexpectedly", talk.question, exc_info=error)
         reason = error.reason if isinstance(error, SourceError) else repr(error)
+        if isinstance(error, AccessRefusedError):
+            reason = f"{reason}; {error.permission}"
         talk.num_failures += 1
         self._counter.count_failure(talk.source.name, talk.question, reason, is_fault=is_fault)
         if talk.broker_id is not None:

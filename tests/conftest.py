@@ -168,7 +168,7 @@ def _grant(cluster: LocalCluster, name: str, grants: tuple[str, ...]) -> None:
     """Grant, and wait until each broker knows."""
     acls = [_acl(name, grant) for grant in grants]
     with open_admin(cluster.connection) as admin:
-        admin.create_acls(acls)
+        assert not admin.create_acls(acls)["failed"]
         request = DescribeAclsRequest(
             resource_type_filter=ResourceType.ANY,
             resource_name_filter=None,
@@ -189,7 +189,7 @@ def _acl(name: str, grant: str) -> ACL:
     operation, kind, *resource = grant.split(" ")
     resource_name = resource[0] if resource else "kafka-cluster"
     pattern = ACLResourcePatternType.LITERAL
-    if resource_name.endswith("*"):
+    if resource_name.endswith("*") and resource_name != "*":
         resource_name, pattern = resource_name.removesuffix("*"), ACLResourcePatternType.PREFIXED
     return ACL(
         f"User:{name}",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from dataset_catalog.record_header import RECORD_HEADER
+from kafka_connection.refusals import missing_permission
 from ray_trainer.errors import CorruptRecordError, FetchRefusedError, ReadError, RecordsGoneError
 from ray_trainer.fetching.broker_connection import (
     CLIENT_ID,
@@ -213,6 +214,8 @@ class BrokerLink:
 
     def _take_error(self, fetch: RangeFetch, error_code: int) -> None:
         said = f"broker {self.address.broker_id} says {error_name(error_code)}"
+        if permission := missing_permission(error_code, "READ"):
+            said = f"{said}; {permission}"
         if error_code in _PASSING_ERRORS:
             self._on_trouble([fetch], said)
         elif error_code == _OFFSET_OUT_OF_RANGE:

@@ -17,6 +17,7 @@ EVERY = [
     errors.UnsupportedTypeError("column", "union", "no unions"),
     errors.UndecodableValueError("bad magic", 12),
     errors.OpenTransactionError("evenload.loads", 5, 9, 60.2, ("evenload.load.cola",)),
+    errors.CatalogRefusedError("reading topic 'evenload.loads'", "it needs READ on the topic"),
     errors.CatalogUnavailableError("reading topic 'x'", "no answer"),
 ]
 

@@ -31,7 +31,11 @@ class Admin:
 @pytest.mark.parametrize(
     ("error", "translated", "words"),
     [
-        (ClusterAuthorizationFailedError(), MarkerRefusedError, r"ALTER on the cluster.*the same command"),
+        (
+            ClusterAuthorizationFailedError(),
+            MarkerRefusedError,
+            r"ALTER, .* on the cluster.*the same command",
+        ),
         (
             CoordinatorNotAvailableError("not now"),
             TransactionFailedError,
