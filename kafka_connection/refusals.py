@@ -7,10 +7,11 @@ and the sentence names both. docs/permissions.md has the whole table, found by t
 
 from __future__ import annotations
 
+_CLUSTER = 31
 _RESOURCE_BY_CODE = {
     29: "topic",
     30: "consumer group",
-    31: "cluster",
+    _CLUSTER: "cluster",
     53: "transactional id",
 }
 
@@ -22,5 +23,7 @@ def missing_permission(code: int | None, operation: str) -> str | None:
         code: Kafka's error code.
         operation: What the refused request takes (`READ`, `CREATE`).
     """
+    if code == _CLUSTER and operation == "WRITE":
+        return "it needs WRITE on a topic, without which a producer can't even begin"
     resource = _RESOURCE_BY_CODE.get(code) if code is not None else None
     return f"it needs {operation} on the {resource}" if resource else None

@@ -75,6 +75,7 @@ class _Attempt:
         self.num_waiting = 0
         self.waiting_bytes = 0
         self.problem: LoadError | None = None
+        self.is_given_up = False  # by the client, which then says no more of a record than that
         self._reporters: dict[int, Callable[[KafkaError | None, Message], None]] = {}
 
     def reporter(self, num_samples: int) -> Callable[[KafkaError | None, Message], None]:
@@ -87,6 +88,7 @@ class _Attempt:
                 partition, offset = cast(int, message.partition()), message.offset()
                 is_stored = error is None and offset is not None and offset >= 0
                 if error is not None:
+                    self.is_given_up = self.is_given_up or error.code() == KafkaError._PURGE_QUEUE
                     self.problem = self.problem or _problem(error, message.topic())
                 elif not is_stored:
                     lost = TransactionFailedError("a record was acknowledged without an offset")
@@ -313,11 +315,20 @@ class TransactionalWriter:
     def _check_attempt(self) -> None:
         attempt = self._attempt
         if attempt.problem is not None:
-            raise attempt.problem
+            raise (self._why_given_up() if attempt.is_given_up else None) or attempt.problem
         limit_s = self._config.transaction_timeout_s * _USABLE_FRACTION
         if self.age_s > limit_s:
             waiting = f"{attempt.num_waiting} records were not acknowledged"
             raise TransactionFailedError(f"{waiting} within {limit_s:.0f} s")
+
+    def _why_given_up(self) -> LoadError | None:
+        try:
+            # Refused with the reason, and without any effect: nothing begins within a transaction.
+            self._open_producer().begin_transaction()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                return _translated(error)
+        return None
 
     def _retried(self, call: Callable[[float], None], timeout_s: float) -> None:
         """A call of the transactional API: again while it may be called again, up to a deadline."""
@@ -347,7 +358,7 @@ def _problem(fault: KafkaError, topic: str | None) -> LoadError:
         return ProducerFencedError(fault.str())
     permission = missing_permission(fault.code(), "WRITE")
     if permission is not None:
-        what = f"to topic {topic!r}" if topic is not None else "in transactions"
+        what = f"to topic {topic!r}" if topic is not None else f"in transactions ({fault.str()})"
         return WriteNotAllowedError(what, permission)
     if fault.code() in _REFUSED and topic is not None:
         return RecordRefusedError(topic, fault.str())

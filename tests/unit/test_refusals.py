@@ -27,7 +27,12 @@ def test_both_clients_refusals_name_the_operation_and_what_it_is_on(
     error: type[kafka.errors.KafkaError], code: int, resource: str
 ) -> None:
     assert error.errno == code
-    assert missing_permission(code, "WRITE") == f"it needs WRITE on the {resource}"
+    assert missing_permission(code, "ALTER") == f"it needs ALTER on the {resource}"
+
+
+def test_who_may_write_nowhere_is_not_told_to_ask_for_the_cluster() -> None:
+    code = kafka.errors.ClusterAuthorizationFailedError.errno
+    assert "WRITE on a topic" in (missing_permission(code, "WRITE") or "")
 
 
 def test_other_faults_name_no_permission() -> None:

@@ -1,0 +1,238 @@
+"""What an account needs for each role, on brokers that refuse; docs/permissions.md is the table of it.
+
+Each role works with exactly what is listed here, and without any one of it says which is missing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka import TopicPartition
+from kafka.errors import ClusterAuthorizationFailedError
+from pydantic import SecretStr
+
+from dataset_catalog.catalog import Catalog
+from dataset_catalog.errors import CatalogRefusedError
+from dataset_catalog.verify import verify
+from evenload.local_cluster import LocalCluster
+from kafka_connection import BrokersUnreachableError, Connection
+from kafka_connection.clients import confluent_producer, open_admin
+from kafka_plugin.config import LoaderConfig
+from kafka_plugin.errors import MarkerRefusedError, TopicError, WriteNotAllowedError
+from kafka_plugin.loader import load_dataset
+from kafka_plugin.producer import BalancedProducer
+from kafka_plugin.topics import create_topic
+from kafka_plugin.transaction_markers import ALL_PARTITIONS, _open_transactions, _write_marker
+from ray_trainer.errors import FetchRefusedError
+from ray_trainer.reading.reader import DatasetReader
+from telemetry_collector import NoFreshSnapshotError
+from telemetry_collector.collector import sample_once
+
+Account = Callable[..., Connection]
+NUM_SAMPLES = 200
+
+COLLECTOR = ("DESCRIBE CLUSTER", "DESCRIBE TOPIC *")
+READER = ("READ TOPIC evenload.datasets", "READ TOPIC shared*")
+LOADER = (
+    "READ TOPIC evenload.*",
+    "WRITE TOPIC evenload.*",
+    "CREATE TOPIC evenload.*",
+    "CREATE TOPIC load*",
+    "WRITE TOPIC load*",
+    "READ TOPIC load*",
+    "WRITE TRANSACTIONAL_ID evenload.load.load*",
+    "DESCRIBE_CONFIGS CLUSTER",
+    "DESCRIBE CLUSTER",
+    "DELETE TOPIC load*",
+)
+CONFIG = LoaderConfig(stall_timeout_s=20, transaction_timeout_s=10, transaction_s=1, topic_timeout_s=10)
+
+
+def without(grants: tuple[str, ...], *missing: str) -> tuple[str, ...]:
+    assert set(missing) <= set(grants)
+    return tuple(grant for grant in grants if grant not in missing)
+
+
+def samples() -> dict[str, Any]:
+    return {"n": np.arange(NUM_SAMPLES), "x": np.zeros((NUM_SAMPLES, 50), np.uint8)}
+
+
+@pytest.fixture(scope="module")
+def shared(guarded_cluster: LocalCluster) -> str:
+    """A dataset that the administrator has loaded."""
+    load_dataset(samples(), "shared", connection=guarded_cluster.connection)
+    return "shared"
+
+
+@pytest.fixture
+def name() -> str:
+    return f"load-{uuid.uuid4().hex[:8]}"
+
+
+def read(connection: Connection, dataset: str) -> int:
+    with closing(
+        DatasetReader(dataset, global_batch_size=64, hold_whole=False, connection=connection)
+    ) as reader:
+        return sum(batch.num_samples for batch in reader)
+
+
+# -- who somebody is -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_all_clients_say_who_they_are_also_over_tls(account: Account, name: str, protocol: str) -> None:
+    connection = account(*LOADER, "READ TOPIC evenload.datasets", protocol=protocol)
+    manifest = load_dataset(samples(), name, connection=connection, config=CONFIG)
+    assert verify(connection, manifest).is_clean
+    assert read(connection, name) == NUM_SAMPLES
+    assert all(broker.used_bytes for broker in sample_once(connection).brokers.values())
+
+
+def test_a_wrong_password_is_called_that(account: Account) -> None:
+    connection = account().model_copy(update={"sasl_password": SecretStr("wrong")})
+    with pytest.raises(NoFreshSnapshotError, match=r"(?i)credentials|authentication"):
+        sample_once(connection, timeout_s=3)
+    with pytest.raises(BrokersUnreachableError, match=r"(?i)credentials|authentication"):
+        Catalog(connection).list()
+
+
+# -- measuring -----------------------------------------------------------------------------------------------
+
+
+def test_a_collector_needs_describe_on_the_cluster_and_sees_the_topics_that_it_may(
+    account: Account, shared: str
+) -> None:
+    dataset_topics = [topic for topic in sample_once(account(*COLLECTOR)).topics if topic.startswith(shared)]
+    assert dataset_topics
+    blind = sample_once(account(*without(COLLECTOR, "DESCRIBE TOPIC *")))
+    assert all(broker.used_bytes for broker in blind.brokers.values())
+    assert not blind.topics
+    with pytest.raises(NoFreshSnapshotError, match="it needs DESCRIBE on the cluster"):
+        sample_once(account(*without(COLLECTOR, "DESCRIBE CLUSTER")), timeout_s=3)
+
+
+def test_a_collector_says_which_topic_it_may_not_describe(account: Account, shared: str) -> None:
+    (topic,) = (topic for topic in sample_once(account(*COLLECTOR)).topics if topic.startswith(shared))
+    with pytest.raises(NoFreshSnapshotError, match=rf"'{topic}' may not be .* needs DESCRIBE on the topic"):
+        sample_once(account("DESCRIBE CLUSTER"), topics=[topic], timeout_s=3)
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("missing", "error", "words"),
+    [
+        ("READ TOPIC evenload.*", CatalogRefusedError, "it needs READ on the topic"),
+        ("WRITE TOPIC evenload.*", WriteNotAllowedError, r"evenload\.loads.*it needs WRITE on the topic"),
+        ("CREATE TOPIC load*", TopicError, "can't be made: it needs CREATE on the topic"),
+        ("WRITE TOPIC load*", WriteNotAllowedError, "it needs WRITE on the topic"),
+        ("READ TOPIC load*", MarkerRefusedError, "it needs READ on the topic"),
+        (
+            "WRITE TRANSACTIONAL_ID evenload.load.load*",
+            MarkerRefusedError,
+            "it needs WRITE on the transactional id",
+        ),
+        ("DESCRIBE_CONFIGS CLUSTER", TopicError, "it needs DESCRIBE_CONFIGS on the cluster"),
+    ],
+)
+def test_a_loader_says_which_permission_is_missing(
+    account: Account, shared: str, name: str, missing: str, error: type[Exception], words: str
+) -> None:
+    assert shared  # so that the topics of the catalog exist
+    with pytest.raises(error, match=words):
+        load_dataset(samples(), name, connection=account(*without(LOADER, missing)), config=CONFIG)
+
+
+def test_a_marker_takes_alter_on_the_cluster(
+    account: Account, guarded_cluster: LocalCluster, name: str
+) -> None:
+    create_topic(
+        guarded_cluster.connection,
+        name,
+        num_partitions=1,
+        replication=None,
+        assignments=[(1,)],
+        configs={},
+        timeout_s=30,
+    )
+    dead = confluent_producer(guarded_cluster.connection, transactional_id=name)
+    dead.init_transactions(30)
+    dead.begin_transaction()
+    dead.produce(name, b"?", partition=0)
+    assert dead.flush(30) == 0
+    with open_admin(account("READ TOPIC load*")) as admin:
+        (found,) = _open_transactions(admin, [TopicPartition(name, ALL_PARTITIONS)])
+        with pytest.raises(ClusterAuthorizationFailedError):
+            _write_marker(admin, found, is_committed=False)
+    with open_admin(account("ALTER CLUSTER")) as admin:
+        _write_marker(admin, found, is_committed=False)
+
+
+def test_a_producer_needs_write_and_spreads_evenly_without_describe_on_the_cluster(
+    account: Account, guarded_cluster: LocalCluster, name: str
+) -> None:
+    create_topic(
+        guarded_cluster.connection,
+        name,
+        num_partitions=3,
+        replication=None,
+        assignments=[(1,), (2,), (3,)],
+        configs={},
+        timeout_s=30,
+    )
+    reports: list[object] = []
+    for grants in (("WRITE TOPIC load*", "DESCRIBE CLUSTER"), ("WRITE TOPIC load*",)):
+        connection = account(*grants)
+        with BalancedProducer({**connection.confluent_config()}, connection=connection) as producer:
+            producer.produce(name, b"x", on_delivery=lambda error, _: reports.append(error))
+            assert producer.flush(30) == 0
+    assert reports == [None, None]
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_needs_read_on_two_topics_and_nothing_else(account: Account, shared: str) -> None:
+    connection = account(*READER)
+    assert read(connection, shared) == NUM_SAMPLES
+    assert verify(connection, Catalog(connection).get(shared)).is_clean
+
+
+@pytest.mark.parametrize(
+    ("grants", "error", "words"),
+    [
+        (
+            READER[1:],
+            CatalogRefusedError,
+            "evenload.datasets' is not allowed: it needs DESCRIBE on the topic",
+        ),
+        (
+            (*READER[1:], "DESCRIBE TOPIC evenload.datasets"),
+            CatalogRefusedError,
+            "evenload.datasets' is not allowed: it needs READ on the topic",
+        ),
+        (READER[:1], CatalogRefusedError, "shared.*is not allowed: it needs DESCRIBE on the topic"),
+        ((*READER[:1], "DESCRIBE TOPIC shared*"), FetchRefusedError, "it needs READ on the topic"),
+    ],
+)
+def test_a_reader_says_which_permission_is_missing(
+    account: Account, shared: str, grants: tuple[str, ...], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        read(account(*grants), shared)
+
+
+def test_dropping_a_dataset_takes_delete_on_its_topic(
+    account: Account, guarded_cluster: LocalCluster, name: str
+) -> None:
+    load_dataset(samples(), name, connection=guarded_cluster.connection)
+    catalog = ("READ TOPIC evenload.*", "WRITE TOPIC evenload.*")
+    with pytest.raises(CatalogRefusedError, match="it needs DELETE on the topic"):
+        Catalog(account(*catalog, "DESCRIBE TOPIC load*")).drop(name)
+    Catalog(account(*catalog, "DELETE TOPIC load*")).drop(name)
