@@ -155,13 +155,15 @@ def _why(error: Exception, connection: Connection) -> str:
     """What a person can act on; kafka-python's own timeout only says that there was one."""
     if not isinstance(error, KafkaTimeoutError):
         return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-    found = {address: _probe(address) for address in connection.bootstrap_servers.split(",")}
+    # kafka-python 3.0.12 waits for brokers that refuse a password as it does for any that hang up.
+    refused = "user name and password or " if connection.sasl_username is not None else ""
+    found = {address: _probe(address, refused) for address in connection.bootstrap_servers.split(",")}
     if len(set(found.values())) == 1:
         return next(iter(found.values()))
     return ", ".join(f"{address}: {reason}" for address, reason in found.items())
 
 
-def _probe(address: str) -> str:
+def _probe(address: str, refused: str) -> str:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S).close()
@@ -169,4 +171,4 @@ def _probe(address: str) -> str:
         return "no answer to a connection attempt"
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    return "something listens there, but doesn't answer as a Kafka broker of this security protocol would"
+    return f"something listens there, but doesn't answer as a Kafka broker of this {refused}security protocol would"

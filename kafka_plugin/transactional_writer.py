@@ -326,8 +326,13 @@ class TransactionalWriter:
             # Refused with the reason, and without any effect: nothing begins within a transaction.
             self._open_producer().begin_transaction()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError._STATE:
-                return _translated(error)
+            if error.args[0].code() == KafkaError._STATE:
+                return None
+            problem = _translated(error)
+            if isinstance(problem, WriteNotAllowedError):  # it isn't said where
+                topics = sorted({at.topic for at in self._attempt.partitions})
+                return WriteNotAllowedError(f"to {' or '.join(map(repr, topics))}", problem.permission)
+            return problem
         return None
 
     def _retried(self, call: Callable[[float], None], timeout_s: float) -> None:
@@ -358,7 +363,7 @@ def _problem(fault: KafkaError, topic: str | None) -> LoadError:
         return ProducerFencedError(fault.str())
     permission = missing_permission(fault.code(), "WRITE")
     if permission is not None:
-        what = f"to topic {topic!r}" if topic is not None else f"in transactions ({fault.str()})"
+        what = f"to topic {topic!r}" if topic is not None else "in transactions"
         return WriteNotAllowedError(what, permission)
     if fault.code() in _REFUSED and topic is not None:
         return RecordRefusedError(topic, fault.str())
