@@ -171,4 +171,5 @@ def _probe(address: str, refused: str) -> str:
         return "no answer to a connection attempt"
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    return f"something listens there, but doesn't answer as a Kafka broker of this {refused}security protocol would"
+    wanted = f"this {refused}security protocol"
+    return f"something listens there, but doesn't answer as a Kafka broker of {wanted} would"

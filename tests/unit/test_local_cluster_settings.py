@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import socket
@@ -18,6 +19,7 @@ from evenload.local_cluster.errors import (
     PortInUseError,
     UnknownBrokerError,
     WrongBrokerCountError,
+    WrongKafkaVersionError,
 )
 from evenload.local_cluster.jars import kafka_classpath
 from evenload.local_cluster.process import JavaServer
@@ -53,6 +55,44 @@ def test_one_brokers_properties_win_over_all_brokers(tmp_path: Path) -> None:
 
     assert settings.properties_of("broker-1", tmp_path)["num.io.threads"] == "3"
     assert settings.properties_of("broker-2", tmp_path)["num.io.threads"] == "5"
+
+
+def test_a_cluster_of_the_time_before_versions_is_of_kafka_4_3_1(tmp_path: Path) -> None:
+    settings = ClusterSettings.make({1: 10}, kafka_version="3.9.1")
+    settings.write(tmp_path)
+    kept = json.loads((tmp_path / "cluster.json").read_text())
+    assert kept.pop("kafka_version") == "3.9.1"
+    (tmp_path / "cluster.json").write_text(json.dumps(kept))
+    assert ClusterSettings.read(tmp_path) == settings.model_copy(update={"kafka_version": "4.3.1"})
+
+
+def test_a_cluster_is_not_started_with_another_kafka_than_its_own(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, kafka_version="3.9.1")
+    cluster.folder.mkdir()
+    ClusterSettings.make({1: 10}).write(cluster.folder)
+    with pytest.raises(WrongKafkaVersionError, match=r"Kafka 4\.3\.1 and is not started with 3\.9\.1"):
+        cluster.start()
+
+
+@pytest.mark.parametrize("version", ["3.2.3", "4.3", "newest", "4.3.1-rc0", ""])
+def test_a_version_that_is_none_or_too_old_is_refused(tmp_path: Path, version: str) -> None:
+    with pytest.raises(ValueError, match=r"must be like 4\.3\.1, from 3\.3\.0 on"):
+        LocalCluster(tmp_path, kafka_version=version)
+
+
+def test_listeners_that_are_given_come_to_the_clusters_own(tmp_path: Path) -> None:
+    settings = ClusterSettings.make({1: 10, 2: 20}).model_copy(
+        update={
+            "broker_properties": {"listener.security.protocol.map": "SASL:SASL_PLAINTEXT"},
+            "properties_by_broker": {2: {"listeners": "SASL://127.0.0.1:1", "log.dirs": "/elsewhere"}},
+        }
+    )
+    told = settings.properties_of("broker-2", tmp_path)
+    own = f"PLAINTEXT://127.0.0.1:{settings.port_by_broker[2]}"
+    assert told["listeners"] == f"{own},SASL://127.0.0.1:1"
+    assert told["advertised.listeners"] == own
+    assert told["listener.security.protocol.map"].endswith(",SASL:SASL_PLAINTEXT")
+    assert told["log.dirs"] == "/elsewhere"
 
 
 def test_a_port_with_a_listener_is_not_free() -> None:
@@ -109,6 +149,7 @@ def test_no_network_for_the_first_start_is_one_sentence(
         NoLocalClusterError(Path("/home")),
         JarsUnavailableError("kafka", Path("/cache"), "connection refused"),
         WrongBrokerCountError(Path("/home"), 3, 5),
+        WrongKafkaVersionError(Path("/home"), "3.9.1", "4.3.1"),
         PortInUseError("broker-1", "127.0.0.1:9092"),
         BrokerDiedError("broker-1", "java.net.BindException", Path("/log")),
         BrokerTimeoutError("broker-1", 60.0, "it said nothing", Path("/log")),
