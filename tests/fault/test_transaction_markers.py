@@ -17,6 +17,7 @@ from kafka.errors import ConcurrentTransactionsError
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.topic_admin import TopicAdmin
 from evenload.local_cluster import LocalCluster, temporary_cluster
+from evenload.local_cluster.jars import KAFKA_VERSIONS
 from kafka_connection.clients import confluent_producer, open_admin
 from kafka_plugin import transactional_writer
 from kafka_plugin.config import LoaderConfig
@@ -95,9 +96,9 @@ def write(writer: TransactionalWriter, topic: str, value: bytes, *, first_partit
     writer.settle()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with temporary_cluster(num_brokers=3) as cluster:
+@pytest.fixture(scope="module", params=[KAFKA_VERSIONS[0], KAFKA_VERSIONS[-1]])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    with temporary_cluster(num_brokers=3, kafka_version=request.param) as cluster:
         yield cluster
 
 
