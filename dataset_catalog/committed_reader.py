@@ -47,7 +47,8 @@ def read_committed(
         buffer_bytes: What the client may hold ahead of the caller, about.
 
     Raises:
-        CatalogUnavailableError: Nothing came for `timeout_s`, or a broker refused.
+        CatalogUnavailableError: Nothing came for `timeout_s`, or a broker can't give it.
+        CatalogRefusedError: The account lacks READ on the topic.
     """
     left = {partition: each.stop for partition, each in ranges.items() if each.start < each.stop}
     if not left:

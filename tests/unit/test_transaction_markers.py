@@ -15,7 +15,7 @@ from kafka_plugin.transaction_markers import TransactionMarkers
 
 
 class Admin:
-    """Answers with an error; a cluster that gives accounts different rights is not among the tests' own."""
+    """Answers with an error; what real brokers refuse is in tests/integration/test_permissions.py."""
 
     def __init__(self, error: KafkaError) -> None:
         self._error = error
