@@ -2,14 +2,17 @@
 
 Two frequencies, because two kinds of figures differ in cost by orders of magnitude: a broker's totals and
 the layout of a few topics are small and asked often (`interval_s`); the sizes and the layout of *all*
-partitions (100,000 in a large cluster) are asked seldom (`full_interval_s`).
+partitions (100,000 in a large cluster) are asked seldom (`full_interval_s`). Metrics of brokers, which take
+an exporter a second or two to gather, have an interval of their own (`metrics_interval_s`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 __all__ = ["CollectorConfig"]
 
@@ -72,6 +75,28 @@ class CollectorConfig(BaseModel):
     close_timeout_s: float = Field(
         default=10.0, gt=0, le=600, description="How long close() waits for the collector's thread to end."
     )
+
+    metrics_url_by_broker: Mapping[int, str] = Field(
+        default_factory=dict,
+        description="Where a broker's own metrics are, as a Prometheus exporter serves them, by broker id.",
+    )
+    metrics_interval_s: float = Field(
+        default=10.0,
+        ge=0.05,
+        le=3600,
+        description="From one look at a broker's metrics to the next; they count for three of these.",
+    )
+
+    @field_validator("metrics_url_by_broker")
+    @classmethod
+    def _addresses_are_http_without_a_secret(cls, value: Mapping[int, str]) -> Mapping[int, str]:
+        for broker_id, url in value.items():
+            parts = urlsplit(url)
+            if parts.username is not None:  # it would show in errors and logs, so it isn't quoted here either
+                raise ValueError(f"broker {broker_id}: an address with a user or password in it can't be used")
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"broker {broker_id}: {url!r} is not http://HOST:PORT/PATH, nor https")
+        return dict(value)
 
     @model_validator(mode="after")
     def _times_fit_together(self) -> Self:

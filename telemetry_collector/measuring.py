@@ -10,6 +10,8 @@ task that asks, enters what it heard or didn't, and waits for its next turn. Con
 
 A snapshot is published when something was heard and no answer is outstanding from a broker that used to
 answer; the slowest of them is waited for no longer than `straggler_wait_s`, then it is published again.
+What comes from sources that aren't essential has ticks of its own, is not waited for, and is in the next
+snapshot.
 
 Invariants, checked in tests/unit/test_collector_measuring.py:
 1. A question is given up after `deadline_s` (about all partitions' layout: `full_deadline_s`), whatever
@@ -17,6 +19,7 @@ Invariants, checked in tests/unit/test_collector_measuring.py:
 2. No conversation has more than one question outstanding.
 3. An error of any kind ends a question, never a conversation; it is counted, and its reason kept.
 4. When `run` ends, none of its tasks is left.
+5. What a source does that isn't essential changes neither who is reachable nor when snapshots are published.
 
 Everything here belongs to one asyncio loop. Read next: collector.py, which gives it a thread.
 """
@@ -31,9 +34,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.config import CollectorConfig
 from telemetry_collector.errors import AccessRefusedError, BadAnswerError, BrokerUnreachableError, SourceError
-from telemetry_collector.observation import Assembled, ClusterLayout, Observations
+from telemetry_collector.observation import Assembled, BrokerStorage, ClusterLayout, Observations
 from telemetry_collector.schedule import Ticks, backoff_s
 from telemetry_collector.sources.source import Observation, Question, Source
 from telemetry_collector.statistics import StatisticsCounter
@@ -44,6 +48,9 @@ _log = logging.getLogger(__name__)
 
 # A source gives up by itself at the deadline, with a better reason; this is for one that doesn't.
 _DEADLINE_SLACK_S = 0.2
+
+# For so many intervals metrics count when no newer ones come: one or two may be missed.
+_METRICS_LIFE = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -101,9 +108,12 @@ class Measuring:
         self._clock = clock
         self._wall_clock = wall_clock
         self._ticks = Ticks(config.interval_s, jitter=config.jitter, rng=rng)
+        self._metrics_ticks = Ticks(config.metrics_interval_s, jitter=config.jitter, rng=rng)
         self._observations = Observations(
             capacity_bytes_by_broker=capacity_bytes_by_broker,
             forget_broker_after_s=config.forget_broker_after_s,
+            metrics_sources=[source.name for source in sources if not source.is_essential],
+            metrics_max_age_s=_METRICS_LIFE * config.metrics_interval_s,
         )
         self._conversations: dict[tuple[str, int | None], _Conversation] = {}
         self._awaited: set[_Conversation] = set()
@@ -167,7 +177,7 @@ class Measuring:
             layout=self._observations.layout,
             timeout_s=self._timeout_s(talk, is_full=is_full),
         )
-        if not talk.num_failures:
+        if talk.source.is_essential and not talk.num_failures:
             self._awaited.add(talk)
             self._all_are_in.clear()
         asked_at_s = self._clock()
@@ -186,19 +196,28 @@ class Measuring:
             self._awaited.discard(talk)
             if not self._awaited:
                 self._all_are_in.set()
-        self._has_changed.set()
+        if talk.source.is_essential:
+            self._has_changed.set()
 
     def _hear(self, talk: _Conversation, observation: Observation, asked_at_s: float) -> None:
-        if isinstance(observation, ClusterLayout):
-            self._hear_layout(observation, asked_at_s)
-        else:
-            assert talk.broker_id is not None
-            latency_s = self._clock() - asked_at_s
-            self._observations.hear_storage(
-                talk.broker_id, observation, asked_at_s=asked_at_s, latency_s=latency_s
-            )
+        warnings: tuple[str, ...] = ()
+        match observation:
+            case ClusterLayout():
+                self._hear_layout(observation, asked_at_s)
+            case BrokerStorage():
+                assert talk.broker_id is not None
+                latency_s = self._clock() - asked_at_s
+                self._observations.hear_storage(
+                    talk.broker_id, observation, asked_at_s=asked_at_s, latency_s=latency_s
+                )
+                warnings = observation.warnings
+            case BrokerMetrics():
+                assert talk.broker_id is not None
+                self._observations.hear_metrics(
+                    talk.source.name, talk.broker_id, observation, asked_at_s=asked_at_s
+                )
         talk.num_failures = 0
-        self._counter.count_answer(talk.source.name, talk.question)
+        self._counter.count_answer(talk.source.name, talk.question, warnings=warnings)
 
     def _hear_layout(self, layout: ClusterLayout, asked_at_s: float) -> None:
         known = self._observations.layout
@@ -224,7 +243,7 @@ class Measuring:
             reason = f"{reason}; {error.permission}"
         talk.num_failures += 1
         self._counter.count_failure(talk.source.name, talk.question, reason, is_fault=is_fault)
-        if talk.broker_id is not None:
+        if talk.broker_id is not None and talk.source.is_essential:
             self._observations.miss(talk.broker_id, asked_at_s=asked_at_s)
 
     def _timeout_s(self, talk: _Conversation, *, is_full: bool) -> float:
@@ -240,7 +259,8 @@ class Measuring:
                 rng=self._rng,
             )
         now_s = self._clock()
-        return self._ticks.next_after(now_s) - now_s
+        ticks = self._ticks if talk.source.is_essential else self._metrics_ticks
+        return ticks.next_after(now_s) - now_s
 
     # What conversations do to one another.
 
@@ -261,7 +281,7 @@ class Measuring:
 
     def _force(self, *, is_per_broker: bool) -> None:
         for talk in self._conversations.values():
-            if talk.source.is_per_broker == is_per_broker:
+            if talk.source.is_essential and talk.source.is_per_broker == is_per_broker:
                 talk.is_forced = True
                 talk.wake.set()
 

@@ -6,8 +6,9 @@ snapshot is then a pure function of the entries: it never waits for a broker, an
 last known and since when nothing was heard.
 
 Its `taken_at_s` is the time before which no figure of a reachable broker was measured; bytes written after
-it are certainly not all counted, bytes written before it are. Two exceptions are by design: an unreachable
-broker keeps its last figures, and the sizes and layout of all partitions are asked seldom (config.py).
+it are certainly not all counted, bytes written before it are. Exceptions are by design: an unreachable
+broker keeps its last figures, the sizes and layout of all partitions are asked seldom, and so are metrics
+(config.py).
 
 Invariants, checked in tests/property/test_collector_observation.py:
 1. A broker is reachable in the snapshot exactly when its latest outcome was an answer.
@@ -20,11 +21,19 @@ only used to say them. Read next: collector.py, which holds the conversations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
+from telemetry_collector.broker_metrics import BrokerMetrics, MetricsBook
+from telemetry_collector.byte_rate import ByteRate
+from telemetry_collector.snapshot import (
+    BrokerSnapshot,
+    ClusterSnapshot,
+    LogDirSnapshot,
+    PartitionSnapshot,
+    TopicPartition,
+)
 
 __all__ = ["Assembled", "BrokerStorage", "ClusterLayout", "Observations"]
 
@@ -53,12 +62,18 @@ class BrokerStorage:
         used_bytes: what they hold.
         usable_bytes: what is left; None when it can't be told.
         bytes_by_topic_partition: stored bytes of each replica asked for; None when no sizes were asked for.
+        is_cordoned: whether its operator wants nothing new in any of them.
+        log_dirs: as a snapshot has them; without replicas when no sizes were asked for.
+        warnings: sentences about figures that are used though they look wrong.
     """
 
     capacity_bytes: int | None
     used_bytes: int
     usable_bytes: int | None
     bytes_by_topic_partition: Mapping[TopicPartition, int] | None
+    is_cordoned: bool = False
+    log_dirs: Mapping[str, LogDirSnapshot] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("capacity_bytes", "used_bytes", "usable_bytes"):
@@ -85,6 +100,8 @@ class _BrokerRecord:
     referred_at_s: float
     storage: BrokerStorage | None = None
     sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    log_dirs: Mapping[str, LogDirSnapshot] = field(default_factory=dict)
+    ingest: ByteRate = field(default_factory=ByteRate)
     asked_at_s: float = 0.0
     latency_s: float | None = None
     unreachable_since_s: float | None = None
@@ -94,6 +111,25 @@ class _BrokerRecord:
     def has_been_tried(self) -> bool:
         return self.storage is not None or self.unreachable_since_s is not None
 
+    def hear(self, storage: BrokerStorage, *, asked_at_s: float) -> None:
+        if self.storage is not None and self.storage.capacity_bytes != storage.capacity_bytes:
+            # A log dir failed or came back, or a volume was resized: what it held then is no earlier total.
+            self.ingest.interrupt()
+        self.ingest.read(storage.used_bytes, at_s=asked_at_s)
+        if storage.bytes_by_topic_partition is not None:
+            self.sizes = storage.bytes_by_topic_partition
+            self.log_dirs = storage.log_dirs
+        else:
+            self.log_dirs = {
+                path: replace(told, topic_partitions=known.topic_partitions)
+                if (known := self.log_dirs.get(path))
+                else told
+                for path, told in storage.log_dirs.items()
+            }
+        self.storage = storage
+        self.asked_at_s = asked_at_s
+        self.unreachable_since_s = None
+
 
 class Observations:
     """Everything heard so far about one cluster.
@@ -101,6 +137,8 @@ class Observations:
     Args:
         capacity_bytes_by_broker: configured capacities; a broker named here exists, whoever else knows it.
         forget_broker_after_s: how long a broker that nothing refers to any more is kept.
+        metrics_sources: names of the sources that will tell metrics, in the order in which they count.
+        metrics_max_age_s: how long metrics count.
     """
 
     def __init__(
@@ -108,10 +146,13 @@ class Observations:
         *,
         capacity_bytes_by_broker: Mapping[int, int] | None = None,
         forget_broker_after_s: float = 600.0,
+        metrics_sources: Sequence[str] = (),
+        metrics_max_age_s: float = 30.0,
     ) -> None:
         self._capacities = dict(capacity_bytes_by_broker or {})
         self._forget_after_s = forget_broker_after_s
         self._brokers: dict[int, _BrokerRecord] = {}
+        self._metrics = MetricsBook(metrics_sources, max_age_s=metrics_max_age_s)
         self._layout: ClusterLayout | None = None
         self._layout_at_s = 0.0
         self._replica_ids: frozenset[int] = frozenset()
@@ -158,18 +199,22 @@ class Observations:
         record = self._brokers.get(broker_id)
         if record is None:
             return
-        record.storage = storage
-        record.asked_at_s = asked_at_s
+        record.hear(storage, asked_at_s=asked_at_s)
         record.latency_s = latency_s
-        record.unreachable_since_s = None
-        if storage.bytes_by_topic_partition is not None:
-            record.sizes = storage.bytes_by_topic_partition
+
+    def hear_metrics(
+        self, source_name: str, broker_id: int, metrics: BrokerMetrics, *, asked_at_s: float
+    ) -> None:
+        """Enter what a source told about a broker. One that has been forgotten meanwhile is ignored."""
+        if broker_id in self._brokers:
+            self._metrics.hear(source_name, broker_id, metrics, asked_at_s=asked_at_s)
 
     def miss(self, broker_id: int, *, asked_at_s: float) -> None:
         """Enter that a broker didn't answer the question asked at `asked_at_s`."""
         record = self._brokers.get(broker_id)
         if record is not None and record.unreachable_since_s is None:
             record.unreachable_since_s = asked_at_s
+            record.ingest.interrupt()  # it may come back with other disks
 
     def assemble(self, *, now_s: float, wall_now_s: float) -> Assembled | None:
         """What is known now, or None as long as a broker has never been tried or none has ever answered.
@@ -187,18 +232,33 @@ class Observations:
         if self._measured_at_s is None:
             return None
         to_wall_s = wall_now_s - now_s
+        latencies_s = self._metrics.request_latencies_s(now_s=now_s)
         snapshot = ClusterSnapshot(
             cluster_id=layout.cluster_id,
             taken_at_s=self._measured_at_s + to_wall_s,
             brokers={
-                broker_id: self._broker_snapshot(broker_id, record, to_wall_s)
+                broker_id: self._broker_snapshot(
+                    broker_id,
+                    record,
+                    ingest_bytes_per_s=self._ingest_bytes_per_s(broker_id, record, now_s),
+                    request_latency_s=latencies_s.get(broker_id),
+                    to_wall_s=to_wall_s,
+                )
                 for broker_id, record in sorted(self._brokers.items())
             },
             topics=layout.topics or {},
         )
         return Assembled(snapshot, self._measured_at_s, self._layout_at_s)
 
-    def _broker_snapshot(self, broker_id: int, record: _BrokerRecord, to_wall_s: float) -> BrokerSnapshot:
+    def _broker_snapshot(
+        self,
+        broker_id: int,
+        record: _BrokerRecord,
+        *,
+        ingest_bytes_per_s: float | None,
+        request_latency_s: float | None,
+        to_wall_s: float,
+    ) -> BrokerSnapshot:
         since_s = record.unreachable_since_s
         storage = record.storage
         return BrokerSnapshot(
@@ -210,11 +270,21 @@ class Observations:
             bytes_by_topic_partition=record.sizes,
             unreachable_since_s=None if since_s is None else since_s + to_wall_s,
             latency_s=record.latency_s,
+            ingest_bytes_per_s=ingest_bytes_per_s,
+            request_latency_s=request_latency_s,
+            is_cordoned=storage is not None and storage.is_cordoned,
+            log_dirs=record.log_dirs,
         )
+
+    def _ingest_bytes_per_s(self, broker_id: int, record: _BrokerRecord, now_s: float) -> float | None:
+        """As its metrics say, which don't overlook what was deleted meanwhile; else by what it holds."""
+        told = self._metrics.ingest_bytes_per_s(broker_id, now_s=now_s)
+        return record.ingest.bytes_per_s if told is None else told
 
     def _forget_before(self, limit_s: float) -> None:
         for broker_id in [b for b, record in self._brokers.items() if record.referred_at_s < limit_s]:
             del self._brokers[broker_id]
+            self._metrics.forget(broker_id)
 
 
 def _replica_ids(topics: Mapping[str, Mapping[int, PartitionSnapshot]]) -> Iterable[int]:

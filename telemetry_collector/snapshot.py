@@ -34,7 +34,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirSnapshot:
-    """One of several log dirs of a broker, each on a volume of its own.
+    """One of several log dirs of a broker, or those of them that share a volume.
 
     Attributes:
         capacity_bytes: what its volume may hold.
@@ -67,7 +67,8 @@ class BrokerSnapshot:
             statistics say; None where neither is there.
         is_cordoned: whether its operator wants nothing new on it (Kafka 4.3, KIP-1066).
         announced_bytes: stored bytes that loads have announced for it, and that have not come yet.
-        log_dirs: by path, where it has several on different volumes; else empty.
+        log_dirs: by path (of those that share a volume, the first), where it has several volumes that it
+            tells the capacity of; else empty.
     """
 
     broker_id: int

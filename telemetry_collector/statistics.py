@@ -5,8 +5,8 @@ One thread writes, any thread reads: a count is one dictionary item, and readers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 __all__ = ["CollectorStatistics", "StatisticsCounter"]
@@ -23,6 +23,7 @@ class CollectorStatistics:
             `SourceError`); their traceback is in the log.
         num_snapshots: snapshots put into the cache.
         failures: what was asked and has no answer since, each with the reason.
+        warnings: whose answers are used though something in them looks wrong, each with what that is.
     """
 
     num_answers: Mapping[str, int]
@@ -30,6 +31,7 @@ class CollectorStatistics:
     num_faults: Mapping[str, int]
     num_snapshots: int
     failures: Mapping[str, str]
+    warnings: Mapping[str, str] = field(default_factory=dict)
 
 
 class StatisticsCounter:
@@ -42,11 +44,14 @@ class StatisticsCounter:
         self._faults = dict.fromkeys(names, 0)
         self._num_snapshots = 0
         self._open: Mapping[str, str] = MappingProxyType({})
+        self._warnings: Mapping[str, str] = MappingProxyType({})
 
-    def count_answer(self, source_name: str, question: str) -> None:
-        """Count an answer to `question`, which is no longer open."""
+    def count_answer(self, source_name: str, question: str, *, warnings: Sequence[str] = ()) -> None:
+        """Count an answer to `question`, which is no longer open, with what looks wrong in it."""
         self._answers[source_name] += 1
         self.close_question(question)
+        if warnings:
+            self._warnings = MappingProxyType({**self._warnings, question: "; ".join(warnings)})
 
     def count_failure(self, source_name: str, question: str, reason: str, *, is_fault: bool) -> None:
         """Count that `question` got no usable answer."""
@@ -55,9 +60,9 @@ class StatisticsCounter:
         self._open = MappingProxyType({**self._open, question: reason})
 
     def close_question(self, question: str) -> None:
-        """Forget that `question` has no answer."""
-        if question in self._open:
-            self._open = MappingProxyType({q: r for q, r in self._open.items() if q != question})
+        """Forget that `question` has no answer, or an odd one."""
+        self._open = _without(self._open, question)
+        self._warnings = _without(self._warnings, question)
 
     def count_snapshot(self) -> None:
         """Count a snapshot put into the cache."""
@@ -71,4 +76,11 @@ class StatisticsCounter:
             num_faults=dict(self._faults),
             num_snapshots=self._num_snapshots,
             failures=self._open,
+            warnings=self._warnings,
         )
+
+
+def _without(reasons: Mapping[str, str], question: str) -> Mapping[str, str]:
+    if question not in reasons:
+        return reasons
+    return MappingProxyType({q: reason for q, reason in reasons.items() if q != question})

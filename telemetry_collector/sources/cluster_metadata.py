@@ -40,6 +40,7 @@ class ClusterMetadataSource:
 
     name = "cluster_metadata"
     is_per_broker = False
+    is_essential = True
 
     def __init__(self, requests: KafkaRequests, *, hedge_delay_s: float, rng: random.Random) -> None:
         self._requests = requests

@@ -1,8 +1,12 @@
 """What a source of measurements is: something that answers one question within a time.
 
 The idea: the collector owns when to ask, how long to wait, what to do about silence, and how answers become
-a snapshot; a source only knows how to ask. So a new kind of measurement is one class with `answer` and
-`close`, and every source keeps the same contract, which the fake of testing.py keeps too
+a snapshot; a source only knows how to ask. Who is there, what brokers hold and where partitions are is known
+from the cluster's own answers alone. A source of anything else (`is_essential` is False) adds figures when it
+has some: it is never waited for, and its failures are counted, no more.
+
+So a new kind of measurement is one class with `answer` and `close`, and every source keeps the same contract,
+which the fakes of testing.py keep too
 (tests/integration/test_collector_source_contract.py):
 
 1. `answer` returns an observation or raises a `SourceError`, within about `timeout_s`.
@@ -16,11 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.observation import BrokerStorage, ClusterLayout
 
 __all__ = ["Observation", "Question", "Source"]
 
-Observation = ClusterLayout | BrokerStorage
+Observation = ClusterLayout | BrokerStorage | BrokerMetrics
+"""About the cluster; about a broker, from an essential source; about a broker, from one that isn't."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +54,12 @@ class Source(Protocol):
     Attributes:
         name: short and fixed, as it becomes a metric's label.
         is_per_broker: whether each broker is asked, or the cluster as a whole.
+        is_essential: whether a broker of which it gets no answer counts as unreachable.
     """
 
     name: str
     is_per_broker: bool
+    is_essential: bool
 
     async def answer(self, question: Question) -> Observation:
         """Ask, and wait for the answer.

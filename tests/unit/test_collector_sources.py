@@ -20,6 +20,7 @@ from telemetry_collector import (
     TopicPartition,
 )
 from telemetry_collector.observation import BrokerStorage, ClusterLayout
+from telemetry_collector.snapshot import LogDirSnapshot
 from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
 from telemetry_collector.sources.log_dirs import LogDirsSource
 from telemetry_collector.sources.source import Question
@@ -56,17 +57,26 @@ class _Requests:
         assert isinstance(node, str)
 
 
-def _log_dir(sizes: dict[tuple[str, int], int], *, total: int = -1, usable: int = -1, error: int = 0) -> Any:
+def _log_dir(
+    sizes: dict[tuple[str, int], int],
+    *,
+    path: str = "/d",
+    total: int = -1,
+    usable: int = -1,
+    error: int = 0,
+    is_cordoned: bool = False,
+) -> Any:
     topics: dict[str, list[Any]] = {}
     for (topic, partition), size in sizes.items():
         row = _Partition(partition_index=partition, partition_size=size, offset_lag=0, is_future_key=False)
         topics.setdefault(topic, []).append(row)
     return _LogDir(
         error_code=error,
-        log_dir="/d",
+        log_dir=path,
         topics=[_Topic(name=name, partitions=partitions) for name, partitions in topics.items()],
         total_bytes=total,
         usable_bytes=usable,
+        is_cordoned=is_cordoned,
     )
 
 
@@ -99,7 +109,7 @@ def _storage(response: Any, capacities: dict[int, int] | None = None, **question
 def test_volumes_tell_capacity_and_use_and_several_log_dirs_add_up() -> None:
     response = _answered(
         _log_dir({("t", 0): 10, ("t", 1): 20}, total=1000, usable=700),
-        _log_dir({("u", 0): 5}, total=500, usable=400),
+        _log_dir({("u", 0): 5}, path="/e", total=500, usable=400),
     )
     assert _storage(response) == BrokerStorage(
         capacity_bytes=1500,
@@ -110,7 +120,81 @@ def test_volumes_tell_capacity_and_use_and_several_log_dirs_add_up() -> None:
             TopicPartition("t", 1): 20,
             TopicPartition("u", 0): 5,
         },
+        log_dirs={
+            "/d": LogDirSnapshot(
+                capacity_bytes=1000,
+                used_bytes=300,
+                topic_partitions=frozenset({TopicPartition("t", 0), TopicPartition("t", 1)}),
+            ),
+            "/e": LogDirSnapshot(
+                capacity_bytes=500, used_bytes=100, topic_partitions=frozenset({TopicPartition("u", 0)})
+            ),
+        },
     )
+
+
+def test_a_volume_that_two_log_dirs_share_is_counted_once() -> None:
+    storage = _storage(
+        _answered(
+            _log_dir({("t", 0): 10}, total=1000, usable=700),
+            _log_dir({("t", 1): 20}, path="/e", total=1000, usable=690),
+        )
+    )
+    assert (storage.capacity_bytes, storage.used_bytes, storage.usable_bytes) == (1000, 310, 690)
+    assert storage.log_dirs == {}
+
+
+def test_a_copy_on_its_way_to_another_log_dir_lies_in_the_one_it_comes_from() -> None:
+    moving = _log_dir({("t", 0): 4}, path="/e", total=500, usable=400)
+    moving.topics[0].partitions[0].is_future_key = True
+    storage = _storage(_answered(_log_dir({("t", 0): 10}, total=1000, usable=700), moving))
+    lies_in = {path: log_dir.topic_partitions for path, log_dir in storage.log_dirs.items()}
+    assert lies_in == {"/d": frozenset({TopicPartition("t", 0)}), "/e": frozenset()}
+
+
+@pytest.mark.parametrize(
+    ("is_cordoned", "errors", "expected"),
+    [
+        ((True, True), (0, 0), True),
+        ((True, False), (0, 0), False),
+        ((True, False), (0, KAFKA_STORAGE_ERROR), True),
+    ],
+)
+def test_a_broker_is_cordoned_when_all_of_its_working_log_dirs_are(
+    is_cordoned: tuple[bool, bool], errors: tuple[int, int], expected: bool
+) -> None:
+    told = zip("de", is_cordoned, errors, strict=True)
+    log_dirs = [
+        _log_dir({}, path=f"/{name}", total=10, usable=5, error=error, is_cordoned=cordoned)
+        for name, cordoned, error in told
+    ]
+    assert _storage(_answered(*log_dirs)).is_cordoned == expected
+
+
+@pytest.mark.parametrize(
+    ("held", "total", "capacity", "warning"),
+    [
+        (90, 1000, 100, None),
+        (150, 1000, 100, "it holds 150 bytes, more than its configured capacity of 100"),
+        (90, 1000, 2000, "its configured capacity of 2000 bytes is more than the 1000 that its volumes have"),
+        (90, -1, 2000, None),
+        (90, -1, None, "its capacity isn't known"),
+        (90, 0, None, "its capacity isn't known"),
+        (90, 1000, None, None),
+    ],
+)
+def test_a_capacity_that_is_missing_or_can_not_be_right_is_said_in_a_warning(
+    held: int, total: int, capacity: int | None, warning: str | None
+) -> None:
+    response = _answered(_log_dir({("t", 0): held}, total=total, usable=total and total - 1))
+    storage = _storage(response, {} if capacity is None else {2: capacity})
+    assert storage.used_bytes >= 0
+    if warning is None:
+        assert storage.warnings == ()
+    else:
+        (said,) = storage.warnings
+        assert said.startswith(warning)
+        assert "capacity_bytes_by_broker" in said
 
 
 def test_a_configured_capacity_counts_for_more_than_a_shared_volume() -> None:
@@ -140,10 +224,11 @@ def test_a_broker_that_tells_no_volumes_is_asked_for_all_sizes_from_then_on() ->
 def test_a_log_dir_that_failed_does_not_count() -> None:
     response = _answered(
         _log_dir({}, total=1000, usable=1000, error=KAFKA_STORAGE_ERROR),
-        _log_dir({("t", 0): 10}, total=500, usable=400),
+        _log_dir({("t", 0): 10}, path="/e", total=500, usable=400),
     )
     storage = _storage(response)
     assert (storage.capacity_bytes, storage.used_bytes) == (500, 100)
+    assert storage.warnings == ("1 of its 2 log dirs have failed: /d",)
 
 
 def test_a_copy_being_moved_between_log_dirs_takes_space_but_is_no_replica_yet() -> None:
