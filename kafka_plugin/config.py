@@ -106,6 +106,11 @@ class ProducerConfig(BaseModel):
         le=60,
         description="How long the first record of a topic may wait until brokers have been measured.",
     )
+    is_latency_measured: bool | None = Field(
+        default=None,
+        description="Whether the client's own statistics tell brokers' latencies; None: where the score "
+        "function `latency` has a weight.",
+    )
     new_topic_timeout_s: float = Field(
         default=10.0,
         gt=0,

@@ -35,11 +35,13 @@ from kafka_plugin.routing import TopicRouting
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
 from telemetry_collector.collector import Collector
+from telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
 _log = logging.getLogger(__name__)
 _client_log = logging.getLogger("kafka_plugin.librdkafka")
 _client_log.addHandler(logging.NullHandler())
 _STATISTICS_MS = 5000
+_STATISTICS_AGE_MAX_S = 30.0
 _MEASURABLE_BYTES = 1 << 20
 _UNASSIGNED = -1  # RD_KAFKA_PARTITION_UA
 _JAVA_PARTITIONER = "murmur2_random"
@@ -86,11 +88,13 @@ class BalancedProducer(Producer):
             own |= {"acks": "all", "enable.idempotence": True}
         own.setdefault("partitioner", _JAVA_PARTITIONER)
         own.setdefault("logger", logger or _client_log)
-        self._measure_compression(own)
+        self._config = config or ProducerConfig()
+        router_config = router_config or RouterConfig()
+        statistics = self._statistics_source(router_config) if collector is None else None
+        self._listen_to_statistics(own, statistics)
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
         self._connection = connection or connection_of(own)
-        self._config = config or ProducerConfig()
         self._opening = threading.Lock()
         self._num_lost = 0
         self._transmitted = (0, 0)
@@ -98,8 +102,9 @@ class BalancedProducer(Producer):
         self._routing = ProducerRouting(
             self._connection,
             self._config,
-            router_config or RouterConfig(),
+            router_config,
             collector,
+            statistics=statistics,
             count_partitions=self._count_partitions,
         )
 
@@ -203,16 +208,26 @@ class BalancedProducer(Producer):
     ) -> None:
         self.close()
 
-    def _measure_compression(self, settings: dict[str, Any]) -> None:
-        """Have the client's statistics told to us too, when what is stored is not what is sent."""
+    def _statistics_source(self, router_config: RouterConfig) -> ClientStatisticsSource | None:
+        is_needed = self._config.is_latency_measured
+        if is_needed is None:
+            is_needed = router_config.score_functions.get("latency", 0) > 0
+        return ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S) if is_needed else None
+
+    def _listen_to_statistics(self, settings: dict[str, Any], source: ClientStatisticsSource | None) -> None:
+        """Have the client's statistics told to us too: for latencies, and where less is stored than is sent."""
         compression = settings.get("compression.type", settings.get("compression.codec", "none"))
-        if compression == "none":
+        is_compressed = compression != "none"
+        if not is_compressed and source is None:
             return
         settings.setdefault("statistics.interval.ms", _STATISTICS_MS)
         users = settings.get("stats_cb")
 
         def told(statistics: str) -> None:
-            self._learn_ratio(json.loads(statistics))
+            if is_compressed:
+                self._learn_ratio(json.loads(statistics))
+            if source is not None:
+                source.feed(statistics)
             if users is not None:
                 users(statistics)
 

@@ -23,6 +23,7 @@ from router.config import RouterConfig
 from router.router import Router
 from telemetry_collector.collector import Collector
 from telemetry_collector.errors import CollectorError
+from telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class ProducerRouting:
         config: How often to decide, how long to stay on a partition.
         router_config: What to level by.
         collector: One that runs already, to be shared and left running; None: one of our own.
+        statistics: What our client experiences; for a collector of our own.
         count_partitions: As `TopicRouting` takes it.
     """
 
@@ -45,6 +47,7 @@ class ProducerRouting:
         router_config: RouterConfig,
         collector: Collector | None,
         *,
+        statistics: ClientStatisticsSource | None = None,
         count_partitions: PartitionCounter,
     ) -> None:
         self._config = config
@@ -53,7 +56,10 @@ class ProducerRouting:
         # Producers that start together begin in different places, or they would fill one broker together.
         self._router = Router(batched, start=random.random())
         self._is_own_collector = collector is None
-        self._collector = collector if collector is not None else Collector(connection, topics=[]).start()
+        if collector is None:
+            more_sources = [] if statistics is None else [statistics]
+            collector = Collector(connection, topics=[], more_sources=more_sources).start()
+        self._collector = collector
         self._lock = threading.Lock()
         self._routings: dict[str, TopicRouting] = {}
         self._remaining_bytes: dict[str, int] = {}

@@ -5,7 +5,8 @@
         fresh = collector.snapshot(max_age_s=0)  # waits until measured anew
 
 The thread runs an asyncio loop (measuring.py); kafka-python's I/O thread serves it. Those two are all,
-however many brokers there are and whatever state they are in. `close` ends both. What goes wrong in them is
+however many brokers there are and whatever state they are in (a host name in `metrics_url_by_broker` is
+looked up by one more). `close` ends them. What goes wrong in them is
 never lost: an unreachable broker is marked in the snapshot, a failed question is in `statistics`, and should
 the loop itself ever fail, `snapshot` raises that and the cache grows stale.
 """
@@ -48,6 +49,8 @@ class Collector:
         config: how often to ask and how long to wait.
         topics: the topics whose layout and sizes matter; None: all of them.
         sources: whom to ask instead of the cluster's brokers (for tests); closed with the collector.
+        more_sources: whom to ask for metrics, beside the exporters that `config` names, which count first;
+            closed with the collector.
     """
 
     def __init__(
@@ -57,14 +60,19 @@ class Collector:
         topics: Collection[str] | None = None,
         *,
         sources: Sequence[Source] | None = None,
+        more_sources: Sequence[Source] = (),
     ) -> None:
         self._connection = connection
         self._config = config or CollectorConfig()
         self._topics = None if topics is None else frozenset(topics)
         self._given_sources = sources
+        self._more_sources = more_sources
         self.cache = SnapshotCache(self._config.age_max_s)
-        names = [s.name for s in sources] if sources is not None else [s.name for s in _KAFKA_SOURCES]
-        self._counter = StatisticsCounter(names)
+        if sources is not None:
+            names = [source.name for source in sources]
+        else:
+            names = [*_KAFKA_SOURCE_NAMES, *([_SCRAPE_NAME] if self._config.metrics_url_by_broker else [])]
+        self._counter = StatisticsCounter([*names, *(source.name for source in more_sources)])
         self._news = threading.Condition()  # guards what follows
         self._assembled: Assembled | None = None
         self._thread: threading.Thread | None = None
@@ -201,7 +209,11 @@ class Collector:
             if sources is None:
                 requests = KafkaRequests(self._connection)
                 stack.push_async_callback(requests.close)
-                sources = _kafka_sources(requests, self._connection, self._config, rng)
+                sources = [
+                    *_kafka_sources(requests, self._connection, self._config, rng),
+                    *_exporter_sources(self._config),
+                ]
+            sources = [*sources, *self._more_sources]
             for source in sources:
                 stack.push_async_callback(source.close)
             with self._news:
@@ -248,7 +260,8 @@ def sample_once(
         return collector.snapshot(timeout_s=timeout_s)
 
 
-_KAFKA_SOURCES = (ClusterMetadataSource, LogDirsSource)
+_KAFKA_SOURCE_NAMES = (ClusterMetadataSource.name, LogDirsSource.name)
+_SCRAPE_NAME = "prometheus_scrape"
 
 
 def _kafka_sources(
@@ -258,3 +271,12 @@ def _kafka_sources(
         ClusterMetadataSource(requests, hedge_delay_s=config.hedge_delay_s, rng=rng),
         LogDirsSource(requests, capacity_bytes_by_broker=connection.capacity_bytes_by_broker),
     )
+
+
+def _exporter_sources(config: CollectorConfig) -> Sequence[Source]:
+    if not config.metrics_url_by_broker:
+        return ()
+    # A producer that scrapes nobody doesn't load an HTTP client.
+    from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
+
+    return (PrometheusScrapeSource(config.metrics_url_by_broker),)

@@ -93,7 +93,9 @@ class CollectorConfig(BaseModel):
         for broker_id, url in value.items():
             parts = urlsplit(url)
             if parts.username is not None:  # it would show in errors and logs, so it isn't quoted here either
-                raise ValueError(f"broker {broker_id}: an address with a user or password in it can't be used")
+                raise ValueError(
+                    f"broker {broker_id}: an address with a user or password in it can't be used"
+                )
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(f"broker {broker_id}: {url!r} is not http://HOST:PORT/PATH, nor https")
         return dict(value)

@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.errors import BrokerUnreachableError, CollectorClosedError
 from telemetry_collector.observation import BrokerStorage, ClusterLayout
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
 from telemetry_collector.sources.source import Observation, Question
 
-__all__ = ["FakeCluster", "FakeSource", "make_snapshot"]
+__all__ = ["FakeCluster", "FakeMetricsSource", "FakeSource", "make_snapshot"]
 
 
 def make_snapshot(
@@ -27,6 +28,9 @@ def make_snapshot(
     leaderless: Collection[tuple[str, int]] = (),
     unreachable: Collection[int] = (),
     latency_s: Mapping[int, float] | None = None,
+    ingest_bytes_per_s: Mapping[int, float] | None = None,
+    request_latency_s: Mapping[int, float] | None = None,
+    cordoned: Collection[int] = (),
     taken_at_s: float = 1000.0,
     cluster_id: str = "test-cluster",
 ) -> ClusterSnapshot:
@@ -43,6 +47,9 @@ def make_snapshot(
         leaderless: the (topic, partition) pairs that have replicas but no leader.
         unreachable: ids of brokers that have not answered since `taken_at_s`.
         latency_s: round trips by broker id.
+        ingest_bytes_per_s: what comes in a second, by broker id; unknown where absent.
+        request_latency_s: how long a producer's request takes, by broker id; unknown where absent.
+        cordoned: ids of brokers whose operator wants nothing new on them.
         taken_at_s: seconds since 1970.
         cluster_id: the id of the cluster.
     """
@@ -67,6 +74,9 @@ def make_snapshot(
                 bytes_by_topic_partition=held[broker_id],
                 unreachable_since_s=taken_at_s if broker_id in unreachable else None,
                 latency_s=(latency_s or {}).get(broker_id),
+                ingest_bytes_per_s=(ingest_bytes_per_s or {}).get(broker_id),
+                request_latency_s=(request_latency_s or {}).get(broker_id),
+                is_cordoned=broker_id in cordoned,
             )
             for broker_id in range(1, num_brokers + 1)
         },
@@ -93,12 +103,14 @@ class FakeCluster:
         killed: the brokers that refuse connections and that the cluster doesn't list any more.
         paused: the brokers that accept a question and never answer, though the cluster lists them.
         delay_s: how long a broker takes to answer, by id.
+        metrics: what a `FakeMetricsSource` tells of a broker, by id.
     """
 
     snapshot: ClusterSnapshot
     killed: set[int] = field(default_factory=set)
     paused: set[int] = field(default_factory=set)
     delay_s: dict[int, float] = field(default_factory=dict)
+    metrics: dict[int, BrokerMetrics] = field(default_factory=dict)
 
     def sources(self) -> tuple[FakeSource, FakeSource]:
         """What a collector needs to measure it: one for its layout, one for its brokers."""
@@ -106,12 +118,14 @@ class FakeCluster:
 
 
 class FakeSource:
-    """Answers about a `FakeCluster` as the real sources do about a real one; keeps their contract.
+    """Answers about a `FakeCluster` as the cluster's own sources do; keeps their contract.
 
     Attributes:
         questions: all that it was asked, in order.
         fault: raised instead of an answer while it is set.
     """
+
+    is_essential = True
 
     def __init__(self, cluster: FakeCluster, *, is_per_broker: bool) -> None:
         self.name = "log_dirs" if is_per_broker else "cluster_metadata"
@@ -178,4 +192,42 @@ class FakeSource:
             used_bytes=broker.used_bytes,
             usable_bytes=broker.usable_bytes,
             bytes_by_topic_partition=sizes,
+            is_cordoned=broker.is_cordoned,
+            log_dirs=broker.log_dirs,
         )
+
+
+class FakeMetricsSource:
+    """Tells a `FakeCluster`'s metrics, as a broker's exporter does: apart from whether the broker answers.
+
+    Attributes:
+        is_silent: whether questions are accepted and never answered.
+        fault: raised instead of an answer while it is set.
+    """
+
+    name = "metrics"
+    is_per_broker = True
+    is_essential = False
+
+    def __init__(self, cluster: FakeCluster, name: str = "metrics") -> None:
+        self.name = name
+        self.is_silent = False
+        self.fault: Exception | None = None
+        self._cluster = cluster
+        self._is_closed = False
+
+    async def answer(self, question: Question) -> BrokerMetrics:
+        """What the cluster's `metrics` say of the broker, or nothing."""
+        if self._is_closed:
+            raise CollectorClosedError("the source has been closed")
+        assert question.broker_id is not None
+        if self.is_silent:
+            await asyncio.sleep(question.timeout_s)
+            raise BrokerUnreachableError(question.broker_id, f"no answer within {question.timeout_s:g} s")
+        if self.fault is not None:
+            raise self.fault
+        return self._cluster.metrics.get(question.broker_id, BrokerMetrics())
+
+    async def close(self) -> None:
+        """Answer no more."""
+        self._is_closed = True

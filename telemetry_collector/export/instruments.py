@@ -4,8 +4,8 @@ The idea: an instrument is a function from what is known to points; an exporter 
 Prometheus and OpenTelemetry can't differ, and a new instrument is one entry. Nothing is measured when an
 exporter asks: it reads the cache, and the age of what it read is an instrument too.
 
-Names are `evenload_<noun>_<unit>` in base units, counters end in `_total`. Labels are bounded: brokers,
-sources, and the `MAX_TOPICS` topics that hold most bytes. OpenTelemetry's attributes have the names of its
+Names are `evenload_<noun>_<unit>` in base units, counters end in `_total`. Labels are bounded: brokers and
+their log dirs, sources, and the `MAX_TOPICS` topics that hold most bytes. OpenTelemetry's attributes have the names of its
 messaging conventions where there is one
 (https://opentelemetry.io/docs/specs/semconv/messaging/); `ATTRIBUTE_BY_LABEL` is where they are said.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from telemetry_collector.cache import CachedSnapshot, SnapshotCache
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot
 from telemetry_collector.statistics import CollectorStatistics
 
 __all__ = ["ATTRIBUTE_BY_LABEL", "INSTRUMENTS", "MAX_TOPICS", "Instrument", "Measured", "Point", "Reading"]
@@ -28,6 +28,7 @@ MAX_TOPICS = 100
 
 ATTRIBUTE_BY_LABEL = {
     "broker_id": "evenload.broker.id",
+    "log_dir": "evenload.log_dir.path",
     "source": "evenload.source.name",
     "topic": "messaging.destination.name",
 }
@@ -72,7 +73,7 @@ class Instrument:
 
     Attributes:
         name: as Prometheus and OpenTelemetry show it.
-        unit: in UCUM, as OpenTelemetry wants it: By, s, 1.
+        unit: in UCUM, as OpenTelemetry wants it: By, By/s, s, 1.
         kind: whether it goes up and down or only up.
         description: one sentence.
         labels: the names of its labels.
@@ -80,7 +81,7 @@ class Instrument:
     """
 
     name: str
-    unit: Literal["By", "s", "1"]
+    unit: Literal["By", "By/s", "s", "1"]
     kind: Literal["gauge", "counter"]
     description: str
     labels: tuple[str, ...]
@@ -97,6 +98,16 @@ def _of_brokers(
                 known = value(broker, cached)
                 if known is not None:
                     yield Point((str(broker_id),), known)
+
+    return read
+
+
+def _of_log_dirs(value: Callable[[LogDirSnapshot], float]) -> Callable[[Reading], Iterable[Point]]:
+    def read(reading: Reading) -> Iterable[Point]:
+        if reading.cached is not None:
+            for broker_id, broker in reading.cached.snapshot.brokers.items():
+                for path, log_dir in broker.log_dirs.items():
+                    yield Point((str(broker_id), path), value(log_dir))
 
     return read
 
@@ -203,6 +214,54 @@ INSTRUMENTS: tuple[Instrument, ...] = (
         description="Round trip of the latest measurement that a broker answered.",
         labels=("broker_id",),
         read=_of_brokers(lambda broker, _: broker.latency_s),
+    ),
+    Instrument(
+        name="evenload_broker_request_latency_seconds",
+        unit="s",
+        kind="gauge",
+        description="How long a broker takes over a producer's request, by its metrics or a client's.",
+        labels=("broker_id",),
+        read=_of_brokers(lambda broker, _: broker.request_latency_s),
+    ),
+    Instrument(
+        name="evenload_broker_ingest_bytes_per_second",
+        unit="By/s",
+        kind="gauge",
+        description="What comes to a broker's log dirs in a second, over about the last minute.",
+        labels=("broker_id",),
+        read=_of_brokers(lambda broker, _: broker.ingest_bytes_per_s),
+    ),
+    Instrument(
+        name="evenload_broker_announced_bytes",
+        unit="By",
+        kind="gauge",
+        description="What loads have announced for a broker and hasn't come yet.",
+        labels=("broker_id",),
+        read=_of_brokers(lambda broker, _: broker.announced_bytes),
+    ),
+    Instrument(
+        name="evenload_broker_cordoned_ratio",
+        unit="1",
+        kind="gauge",
+        description="1 where a broker's operator wants nothing new on it, else 0.",
+        labels=("broker_id",),
+        read=_of_brokers(lambda broker, _: float(broker.is_cordoned)),
+    ),
+    Instrument(
+        name="evenload_log_dir_capacity_bytes",
+        unit="By",
+        kind="gauge",
+        description="What one of several volumes of a broker may hold.",
+        labels=("broker_id", "log_dir"),
+        read=_of_log_dirs(lambda log_dir: log_dir.capacity_bytes),
+    ),
+    Instrument(
+        name="evenload_log_dir_used_bytes",
+        unit="By",
+        kind="gauge",
+        description="What one of several volumes of a broker holds.",
+        labels=("broker_id", "log_dir"),
+        read=_of_log_dirs(lambda log_dir: log_dir.used_bytes),
     ),
     Instrument(
         name="evenload_utilisation_spread_ratio",

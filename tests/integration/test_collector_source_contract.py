@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
+import json
 import random
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from kafka_connection import Connection
 from telemetry_collector import BrokerUnreachableError, CollectorClosedError, SourceError
+from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.observation import BrokerStorage, ClusterLayout
+from telemetry_collector.sources.client_statistics import ClientStatisticsSource
 from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
 from telemetry_collector.sources.kafka_requests import KafkaRequests
 from telemetry_collector.sources.log_dirs import LogDirsSource
+from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
 from telemetry_collector.sources.source import Question, Source
-from telemetry_collector.testing import FakeCluster, make_snapshot
+from telemetry_collector.testing import FakeCluster, FakeMetricsSource, make_snapshot
 
 UNKNOWN_BROKER_ID = 99
 SLACK_S = 1.0  # two cores, shared
@@ -86,7 +91,14 @@ def _question(broker_id: int | None, timeout_s: float = 5.0, **changed: Any) -> 
     return Question(broker_id=broker_id, timeout_s=timeout_s, **fields)
 
 
-def _run(opener: _Opener, scenario: Callable[[_Open], Awaitable[None]]) -> None:
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+_Opened = TypeVar("_Opened", bound=_Closable)
+
+
+def _run(opener: Callable[[], _Opened], scenario: Callable[[_Opened], Awaitable[None]]) -> None:
     """Run a scenario, close, and demand that no task and no thread is left."""
 
     async def run() -> None:
@@ -186,3 +198,118 @@ def test_after_closing_nothing_is_answered(healthy: _Opener) -> None:
                 await source.answer(_question(broker_id))
 
     _run(healthy, scenario)
+
+
+# Sources of metrics, which aren't essential: the same, but that they may know nothing.
+
+EXPORTED = b"""
+kafka_server_brokertopicmetrics_bytesin_total 100
+kafka_server_brokertopicmetrics_replicationbytesin_total 20
+kafka_network_requestmetrics_totaltimems_count{request="Produce"} 3
+kafka_network_requestmetrics_totaltimems{request="Produce",quantile="0.50"} 7
+"""
+STATISTICS = {"brokers": {"b:9092/1": {"nodeid": 1, "rtt": {"avg": 7000, "cnt": 3}}}}
+
+
+class _Exporter(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(EXPORTED)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def exporter_url() -> Iterator[str]:
+    """What serves the metrics of one broker."""
+    with http.server.HTTPServer(("127.0.0.1", 0), _Exporter) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}/metrics"
+        server.shutdown()
+        serving.join()
+
+
+@pytest.fixture(params=["fake", "scrape", "client"])
+def telling(request: pytest.FixtureRequest, exporter_url: str) -> Callable[[], Source]:
+    """A source that knows the latency of broker 1, 7 ms, and nothing of others."""
+
+    def make() -> Source:
+        if request.param == "fake":
+            cluster = FakeCluster(make_snapshot([1, 2]), metrics={1: BrokerMetrics(request_latency_s=0.007)})
+            return FakeMetricsSource(cluster)
+        if request.param == "scrape":
+            return PrometheusScrapeSource({1: exporter_url})
+        source = ClientStatisticsSource(age_max_s=60.0)
+        source.feed(json.dumps(STATISTICS))
+        return source
+
+    return make
+
+
+@pytest.fixture(params=["fake", "scrape"])
+def mute(request: pytest.FixtureRequest) -> Iterator[Callable[[], Source]]:
+    """A source whose questions about broker 1 are accepted and never answered."""
+
+    def fake() -> Source:
+        source = FakeMetricsSource(FakeCluster(make_snapshot([1])))
+        source.is_silent = True
+        return source
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
+        yield fake if request.param == "fake" else lambda: PrometheusScrapeSource({1: url})
+
+
+def test_metrics_are_told_where_they_are_known_and_are_empty_elsewhere(
+    telling: Callable[[], Source],
+) -> None:
+    async def scenario(source: Source) -> None:
+        known, unknown = await asyncio.gather(*(source.answer(_question(b)) for b in (1, 2)))
+        assert isinstance(known, BrokerMetrics)
+        assert known.request_latency_s == pytest.approx(0.007)
+        assert unknown == BrokerMetrics()
+        assert not source.is_essential
+
+    _run(telling, scenario)
+
+
+def test_after_closing_no_metrics_are_told(telling: Callable[[], Source]) -> None:
+    async def scenario(source: Source) -> None:
+        await source.answer(_question(1))
+        await source.close()
+        await source.close()
+        with pytest.raises(CollectorClosedError):
+            await source.answer(_question(1))
+
+    _run(telling, scenario)
+
+
+def test_silence_about_metrics_is_an_error_after_the_time_given(mute: Callable[[], Source]) -> None:
+    async def scenario(source: Source) -> None:
+        for timeout_s in (0.2, 0.4):
+            asked_at_s = time.monotonic()
+            with pytest.raises(SourceError):
+                await source.answer(_question(1, timeout_s))
+            assert timeout_s * 0.9 <= time.monotonic() - asked_at_s <= timeout_s + SLACK_S
+
+    _run(mute, scenario)
+
+
+def test_asking_for_metrics_may_be_cancelled_and_closed_at_any_time(mute: Callable[[], Source]) -> None:
+    async def scenario(source: Source) -> None:
+        for _ in range(3):
+            asking = asyncio.ensure_future(source.answer(_question(1, 0.3)))
+            await asyncio.sleep(0.02)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        asking = asyncio.ensure_future(source.answer(_question(1, 1.0)))
+        await asyncio.sleep(0.02)
+        await source.close()
+        with pytest.raises((SourceError, CollectorClosedError)):
+            await asking
+
+    _run(mute, scenario)

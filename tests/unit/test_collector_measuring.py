@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from telemetry_collector import ClusterSnapshot, CollectorConfig
+from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.measuring import Measuring
 from telemetry_collector.observation import Assembled, ClusterLayout
 from telemetry_collector.sources.source import Observation, Question, Source
 from telemetry_collector.statistics import StatisticsCounter
-from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
+from telemetry_collector.testing import FakeCluster, FakeMetricsSource, FakeSource, make_snapshot
 
 WALL_BEGIN_S = 1e9
 CONFIG = CollectorConfig(interval_s=5.0, full_interval_s=30.0, deadline_s=3.0, jitter=0.0)
@@ -51,6 +52,7 @@ class _Watched:
     def __init__(
         self, sources: Sequence[Source], config: CollectorConfig, topics: Iterable[str] | None = None
     ) -> None:
+        self.wall_jump_s = 0.0
         self.loop = asyncio.get_running_loop()
         self.published: list[tuple[float, Assembled]] = []
         self.counter = StatisticsCounter([source.name for source in sources])
@@ -63,8 +65,11 @@ class _Watched:
             counter=self.counter,
             rng=random.Random(7),
             clock=self.loop.time,
-            wall_clock=lambda: WALL_BEGIN_S + self.loop.time(),
+            wall_clock=self.wall_now_s,
         )
+
+    def wall_now_s(self) -> float:
+        return WALL_BEGIN_S + self.loop.time() + self.wall_jump_s
 
     @property
     def latest(self) -> ClusterSnapshot:
@@ -452,3 +457,169 @@ def test_a_layout_names_no_topics_when_none_was_asked_for() -> None:
     layout = asyncio.run(source.answer(question))
     assert isinstance(layout, ClusterLayout)
     assert layout.topics is None
+
+
+# What isn't essential: metrics.
+
+
+def _with_metrics(cluster: FakeCluster, *names: str) -> tuple[list[Source], list[FakeMetricsSource]]:
+    added = [FakeMetricsSource(cluster, name) for name in names or ("metrics",)]
+    return [*cluster.sources(), *added], added
+
+
+def _told(latency_s: float) -> BrokerMetrics:
+    return BrokerMetrics(request_latency_s=latency_s)
+
+
+def test_metrics_are_in_the_next_snapshot_beside_what_brokers_say_themselves() -> None:
+    cluster = _cluster()
+    cluster.metrics = {1: _told(0.01), 3: _told(0.03)}
+    sources, _ = _with_metrics(cluster)
+    watched = _measure(sources, lambda _: _for(11.0))
+    latencies = {broker_id: broker.request_latency_s for broker_id, broker in watched.latest.brokers.items()}
+    assert latencies == {1: 0.01, 2: None, 3: 0.03}
+    assert watched.reachable() == {1, 2, 3}
+
+
+def test_metrics_that_fail_or_stay_out_change_neither_who_is_reachable_nor_when_snapshots_come() -> None:
+    def published(source: str) -> list[tuple[float, set[int], float]]:
+        cluster = _cluster()
+        cluster.delay_s = {1: 0.1, 2: 0.2}
+        sources, (metrics,) = _with_metrics(cluster)
+        if source == "silent":
+            metrics.is_silent = True
+        elif source == "failing":
+            metrics.fault = ZeroDivisionError("a bug")
+        elif source == "absent":
+            sources.remove(metrics)
+        watched = _measure(sources, lambda _: _for(120.0))
+        if source == "failing":
+            assert watched.counter.read().num_faults["metrics"] > 0
+            assert watched.counter.read().failures["metrics of broker 1"] == "ZeroDivisionError('a bug')"
+        return [
+            (round(at_s, 3), {b for b, x in a.snapshot.brokers.items() if x.is_reachable}, a.measured_at_s)
+            for at_s, a in watched.published
+        ]
+
+    absent = published("absent")
+    assert absent[-1][1] == {1, 2, 3}
+    assert published("silent") == published("failing") == published("telling") == absent
+
+
+def test_a_latency_is_forgotten_when_its_source_falls_silent() -> None:
+    cluster = _cluster()
+    cluster.metrics = {1: _told(0.01)}
+    sources, (metrics,) = _with_metrics(cluster)
+    config = CONFIG.model_copy(update={"metrics_interval_s": 10.0})
+
+    async def scenario(watched: _Watched) -> None:
+        await _for(11.0)
+        metrics.is_silent = True
+        await _for(15.0)
+        assert watched.latest.brokers[1].request_latency_s == 0.01
+        await _for(30.0)
+        assert watched.latest.brokers[1].request_latency_s is None
+
+    _measure(sources, scenario, config=config)
+
+
+def test_a_refresh_asks_no_exporter() -> None:
+    cluster = _cluster()
+    asked: list[int | None] = []
+
+    class Noting(FakeMetricsSource):
+        async def answer(self, question: Question) -> BrokerMetrics:
+            asked.append(question.broker_id)
+            return await super().answer(question)
+
+    async def scenario(watched: _Watched) -> None:
+        for _ in range(20):
+            await _for(0.4)
+            watched.measuring.refresh()
+
+    _measure([*cluster.sources(), Noting(cluster)], scenario)
+    assert sorted(asked) == [1, 2, 3]  # type: ignore[type-var]
+
+
+def test_what_comes_in_follows_from_what_is_held_and_better_from_a_counter() -> None:
+    cluster = _cluster()
+    sources, _ = _with_metrics(cluster)
+
+    async def scenario(watched: _Watched) -> None:
+        start = cluster.snapshot
+        for second in range(100):
+            # Broker 1 grows by 100 a second; broker 2 by 100, and retention takes 1,000 each tenth second;
+            # broker 3 by as much as is deleted, so that only its metrics know.
+            used = {1: 100 * second, 2: 1000 + 100 * second - 1000 * (second // 10), 3: 300}
+            brokers = {b: replace(x, used_bytes=used[b]) for b, x in start.brokers.items()}
+            cluster.snapshot = replace(start, brokers=brokers)
+            cluster.metrics = {3: BrokerMetrics(received_bytes=5000.0 * second)}
+            await _for(1.0)
+        rates = {b: broker.ingest_bytes_per_s for b, broker in watched.latest.brokers.items()}
+        assert rates == {1: pytest.approx(100, rel=0.1), 2: pytest.approx(100, rel=0.1), 3: 5000}
+
+    _measure(sources, scenario)
+
+
+def test_a_broker_that_was_away_and_comes_back_fuller_brings_no_spike() -> None:
+    cluster = _cluster()
+
+    async def scenario(watched: _Watched) -> None:
+        await _for(12.0)
+        cluster.paused.add(2)
+        await _for(30.0)
+        brokers = {**cluster.snapshot.brokers, 2: replace(cluster.snapshot.brokers[2], used_bytes=10**12)}
+        cluster.snapshot = replace(cluster.snapshot, brokers=brokers)
+        cluster.paused.clear()
+        for _ in range(60):
+            await _for(1.0)
+            assert not watched.latest.brokers[2].ingest_bytes_per_s
+        assert 2 in watched.reachable()
+
+    _measure(cluster.sources(), scenario)
+
+
+@pytest.mark.parametrize("jump_s", [-7200.0, 7200.0])
+def test_ages_and_rates_stay_right_when_the_wall_clock_is_set(jump_s: float) -> None:
+    cluster = _cluster()
+
+    async def scenario(watched: _Watched) -> None:
+        cluster.paused.add(3)
+        for second in range(120):
+            if second == 60:
+                watched.wall_jump_s = jump_s
+            brokers = {**cluster.snapshot.brokers}
+            brokers[1] = replace(brokers[1], used_bytes=1000 * second)
+            cluster.snapshot = replace(cluster.snapshot, brokers=brokers)
+            await _for(1.0)
+            if second < 20 or 60 <= second < 66:  # what was published before is as old as it was
+                continue
+            assert watched.latest.age_s(watched.wall_now_s()) <= CONFIG.interval_s + 0.3
+            assert watched.latest.brokers[1].ingest_bytes_per_s == pytest.approx(1000)
+            since_s = watched.latest.brokers[3].unreachable_since_s
+            assert since_s is not None
+            assert watched.wall_now_s() - since_s == pytest.approx(second + 1, abs=0.01)
+
+    _measure(cluster.sources(), scenario)
+
+
+def test_an_odd_answer_is_used_and_what_is_odd_is_said_until_it_is_not() -> None:
+    cluster = _cluster()
+    odd = {1: ("it holds too much",)}
+
+    class Odd(FakeSource):
+        async def answer(self, question: Question) -> Observation:
+            assert question.broker_id is not None
+            return replace(await super().answer(question), warnings=odd.get(question.broker_id, ()))
+
+    layout, _ = cluster.sources()
+
+    async def scenario(watched: _Watched) -> None:
+        await _for(1.0)
+        assert watched.counter.read().warnings == {"log_dirs of broker 1": "it holds too much"}
+        assert watched.reachable() == {1, 2, 3}
+        odd.clear()
+        await _for(6.0)
+        assert watched.counter.read().warnings == {}
+
+    _measure([layout, Odd(cluster, is_per_broker=True)], scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
@@ -21,6 +22,7 @@ from telemetry_collector.export.instruments import (
 )
 from telemetry_collector.export.otlp import OtlpExport
 from telemetry_collector.export.prometheus import PrometheusExport
+from telemetry_collector.snapshot import LogDirSnapshot
 from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 from telemetry_collector.testing import make_snapshot
 
@@ -42,17 +44,24 @@ class _Measured:
 @pytest.fixture
 def measured() -> _Measured:
     measured = _Measured()
-    measured.cache.put(
-        make_snapshot(
-            [250, 500, 0],
-            [1000, 1000, None],
-            topics={"clicks": [(1, 2), (2, 1)]},
-            stored_bytes={("clicks", 0): 100, ("clicks", 1): 30},
-            unreachable=[2],
-            latency_s={1: 0.012},
-            taken_at_s=TAKEN_AT_S,
-        )
+    snapshot = make_snapshot(
+        [250, 500, 0],
+        [1000, 1000, None],
+        topics={"clicks": [(1, 2), (2, 1)]},
+        stored_bytes={("clicks", 0): 100, ("clicks", 1): 30},
+        unreachable=[2],
+        latency_s={1: 0.012},
+        request_latency_s={1: 0.003},
+        ingest_bytes_per_s={1: 7.5, 3: 0.0},
+        cordoned=[3],
+        taken_at_s=TAKEN_AT_S,
     )
+    log_dirs = {
+        "/a": LogDirSnapshot(capacity_bytes=600, used_bytes=200),
+        "/b": LogDirSnapshot(capacity_bytes=400, used_bytes=50),
+    }
+    first = replace(snapshot.brokers[1], log_dirs=log_dirs, announced_bytes=64)
+    measured.cache.put(replace(snapshot, brokers={**snapshot.brokers, 1: first}))
     measured.counter.count_answer("log_dirs", "log_dirs of broker 1")
     measured.counter.count_failure("log_dirs", "log_dirs of broker 2", "no answer", is_fault=False)
     measured.counter.count_snapshot()
@@ -66,7 +75,7 @@ def _points(measured: _Measured, name: str) -> dict[tuple[str, ...], float]:
 
 @pytest.mark.parametrize("instrument", INSTRUMENTS, ids=lambda instrument: instrument.name)
 def test_a_name_follows_the_rule_and_fits_the_unit(instrument: Instrument) -> None:
-    ending = {"By": "bytes", "s": "seconds", "1": "ratio"}[instrument.unit]
+    ending = {"By": "bytes", "By/s": "bytes_per_second", "s": "seconds", "1": "ratio"}[instrument.unit]
     if instrument.kind == "counter":
         ending = "total"
     assert re.fullmatch(rf"evenload_[a-z]+(_[a-z]+)*_{ending}", instrument.name)
@@ -87,6 +96,12 @@ def test_names_are_unique() -> None:
         ("evenload_broker_utilisation_ratio", {("1",): 0.25, ("2",): 0.5}),
         ("evenload_broker_unreachable_seconds", {("1",): 0, ("2",): 4.0, ("3",): 0}),
         ("evenload_broker_latency_seconds", {("1",): 0.012}),
+        ("evenload_broker_request_latency_seconds", {("1",): 0.003}),
+        ("evenload_broker_ingest_bytes_per_second", {("1",): 7.5, ("3",): 0.0}),
+        ("evenload_broker_announced_bytes", {("1",): 64, ("2",): 0, ("3",): 0}),
+        ("evenload_broker_cordoned_ratio", {("1",): 0, ("2",): 0, ("3",): 1}),
+        ("evenload_log_dir_capacity_bytes", {("1", "/a"): 600, ("1", "/b"): 400}),
+        ("evenload_log_dir_used_bytes", {("1", "/a"): 200, ("1", "/b"): 50}),
         ("evenload_utilisation_spread_ratio", {(): 0.25}),
         ("evenload_snapshot_age_seconds", {(): 4.0}),
         ("evenload_topic_stored_bytes", {("clicks", "1"): 130, ("clicks", "2"): 130}),
