@@ -215,7 +215,7 @@ class BalancedProducer(Producer):
         return ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S) if is_needed else None
 
     def _listen_to_statistics(self, settings: dict[str, Any], source: ClientStatisticsSource | None) -> None:
-        """Have the client's statistics told to us too: for latencies, and where less is stored than is sent."""
+        """Have the client's statistics told to us too: for latencies, or where less is stored than sent."""
         compression = settings.get("compression.type", settings.get("compression.codec", "none"))
         is_compressed = compression != "none"
         if not is_compressed and source is None:

@@ -92,7 +92,7 @@ class MetricsBook:
         return None
 
     def request_latencies_s(self, *, now_s: float) -> Mapping[int, float]:
-        """By broker id, what the best of the sources has told lately; brokers that it doesn't know are absent."""
+        """By broker id, what one of the sources has told lately; brokers that it doesn't know are absent."""
         by_source = [
             {
                 broker_id: told.latest.request_latency_s

@@ -5,8 +5,8 @@ Prometheus and OpenTelemetry can't differ, and a new instrument is one entry. No
 exporter asks: it reads the cache, and the age of what it read is an instrument too.
 
 Names are `evenload_<noun>_<unit>` in base units, counters end in `_total`. Labels are bounded: brokers and
-their log dirs, sources, and the `MAX_TOPICS` topics that hold most bytes. OpenTelemetry's attributes have the names of its
-messaging conventions where there is one
+their log dirs, sources, and the `MAX_TOPICS` topics that hold most bytes. OpenTelemetry's attributes have the
+names of its messaging conventions where there is one
 (https://opentelemetry.io/docs/specs/semconv/messaging/); `ATTRIBUTE_BY_LABEL` is where they are said.
 """
 
