@@ -108,8 +108,8 @@ class ProducerConfig(BaseModel):
     )
     is_latency_measured: bool | None = Field(
         default=None,
-        description="Whether the client's own statistics tell brokers' latencies; None: where the score "
-        "function `latency` has a weight.",
+        description="Whether the client's own statistics tell brokers' latencies to the collector, if it is "
+        "not a shared one; None: where the score function `latency` has a weight.",
     )
     new_topic_timeout_s: float = Field(
         default=10.0,

@@ -90,7 +90,11 @@ class BalancedProducer(Producer):
         own.setdefault("logger", logger or _client_log)
         self._config = config or ProducerConfig()
         router_config = router_config or RouterConfig()
-        statistics = self._statistics_source(router_config) if collector is None else None
+        statistics = None
+        if collector is None and needs_latency(self._config, router_config):
+            statistics = ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S)
+        elif self._config.is_latency_measured:
+            _log.warning("is_latency_measured has no effect: the collector is shared, and not told by clients")
         self._listen_to_statistics(own, statistics)
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
@@ -208,12 +212,6 @@ class BalancedProducer(Producer):
     ) -> None:
         self.close()
 
-    def _statistics_source(self, router_config: RouterConfig) -> ClientStatisticsSource | None:
-        is_needed = self._config.is_latency_measured
-        if is_needed is None:
-            is_needed = router_config.score_functions.get("latency", 0) > 0
-        return ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S) if is_needed else None
-
     def _listen_to_statistics(self, settings: dict[str, Any], source: ClientStatisticsSource | None) -> None:
         """Have the client's statistics told to us too: for latencies, or where less is stored than sent."""
         compression = settings.get("compression.type", settings.get("compression.codec", "none"))
@@ -324,6 +322,13 @@ class BalancedProducer(Producer):
             _log.warning("brokers don't say which partitions topic %s has by now: %s", topic, error)
             return None
         return len(found.partitions) or None
+
+
+def needs_latency(config: ProducerConfig, router_config: RouterConfig) -> bool:
+    """Whether the client's statistics are wanted for what they say of brokers' latencies."""
+    if config.is_latency_measured is not None:
+        return config.is_latency_measured
+    return router_config.score_functions.get("latency", 0) > 0
 
 
 def connection_of(settings: Mapping[str, Any]) -> Connection:

@@ -22,6 +22,7 @@ from kafka_plugin.routing import PartitionCounter, TopicRouting
 from router.config import RouterConfig
 from router.router import Router
 from telemetry_collector.collector import Collector
+from telemetry_collector.config import CollectorConfig
 from telemetry_collector.errors import CollectorError
 from telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
@@ -58,7 +59,9 @@ class ProducerRouting:
         self._is_own_collector = collector is None
         if collector is None:
             more_sources = [] if statistics is None else [statistics]
-            collector = Collector(connection, topics=[], more_sources=more_sources).start()
+            # What our client experiences is there already: asking often costs nobody anything.
+            measuring = CollectorConfig(metrics_interval_s=1.0)
+            collector = Collector(connection, measuring, [], more_sources=more_sources).start()
         self._collector = collector
         self._lock = threading.Lock()
         self._routings: dict[str, TopicRouting] = {}
