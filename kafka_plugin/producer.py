@@ -94,7 +94,9 @@ class BalancedProducer(Producer):
         if collector is None and needs_latency(self._config, router_config):
             statistics = ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S)
         elif self._config.is_latency_measured:
-            _log.warning("is_latency_measured has no effect: the collector is shared, and not told by clients")
+            _log.warning(
+                "is_latency_measured has no effect: the collector is shared, and not told by clients"
+            )
         self._listen_to_statistics(own, statistics)
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)

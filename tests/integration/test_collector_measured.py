@@ -185,9 +185,10 @@ def test_racks_are_known_and_several_log_dirs_add_up(
     assert configured.bytes_by_topic_partition == {**on_disk[0], **on_disk[1]}
     assert configured.used_bytes == sum(on_disk[0].values()) + sum(on_disk[1].values())
     assert configured.rack == "attic"
-    # Volumes are counted once for each log dir, capacity and use alike: the utilisation stays right.
+    # Both are on one volume, which counts once.
     asks_volumes = cluster.connection.model_copy(update={"capacity_bytes_by_broker": {}})
     measured = sample_once(asks_volumes).brokers[1]
     volume = shutil.disk_usage(log_dirs[0])
-    assert measured.capacity_bytes == 2 * volume.total
+    assert measured.capacity_bytes == volume.total
+    assert measured.log_dirs == {}
     assert measured.utilisation == pytest.approx(1 - volume.free / volume.total, abs=0.01)
