@@ -34,6 +34,7 @@ from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
 from telemetry_collector.sources.kafka_requests import KafkaRequests
 from telemetry_collector.sources.log_dirs import LogDirsSource
 from telemetry_collector.sources.source import Source
+from telemetry_collector.sources.topic_limits import TopicLimitsSource
 from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 
 __all__ = ["Collector", "sample_once"]
@@ -260,7 +261,7 @@ def sample_once(
         return collector.snapshot(timeout_s=timeout_s)
 
 
-_KAFKA_SOURCE_NAMES = (ClusterMetadataSource.name, LogDirsSource.name)
+_KAFKA_SOURCE_NAMES = (ClusterMetadataSource.name, LogDirsSource.name, TopicLimitsSource.name)
 _SCRAPE_NAME = "prometheus_scrape"
 
 
@@ -270,6 +271,7 @@ def _kafka_sources(
     return (
         ClusterMetadataSource(requests, hedge_delay_s=config.hedge_delay_s, rng=rng),
         LogDirsSource(requests, capacity_bytes_by_broker=connection.capacity_bytes_by_broker),
+        TopicLimitsSource(requests, rng=rng),
     )
 
 

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.config import CollectorConfig
 from telemetry_collector.errors import AccessRefusedError, BadAnswerError, BrokerUnreachableError, SourceError
-from telemetry_collector.observation import Assembled, BrokerStorage, ClusterLayout, Observations
+from telemetry_collector.observation import Assembled, BrokerStorage, ClusterLayout, Observations, TopicLimits
 from telemetry_collector.schedule import Ticks, backoff_s
 from telemetry_collector.sources.source import Observation, Question, Source
 from telemetry_collector.statistics import StatisticsCounter
@@ -210,6 +210,9 @@ class Measuring:
                 self._observations.hear_storage(
                     talk.broker_id, observation, asked_at_s=asked_at_s, latency_s=latency_s
                 )
+                warnings = observation.warnings
+            case TopicLimits():
+                self._observations.hear_limits(observation)
                 warnings = observation.warnings
             case BrokerMetrics():
                 assert talk.broker_id is not None

@@ -35,7 +35,7 @@ from telemetry_collector.snapshot import (
     TopicPartition,
 )
 
-__all__ = ["Assembled", "BrokerStorage", "ClusterLayout", "Observations"]
+__all__ = ["Assembled", "BrokerStorage", "ClusterLayout", "Observations", "TopicLimits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,19 @@ class BrokerStorage:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} is {value}, it can't be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    """What topics' retention by size allows.
+
+    Attributes:
+        partition_max_bytes: as a snapshot has it.
+        warnings: sentences about what isn't known.
+    """
+
+    partition_max_bytes: Mapping[str, int]
+    warnings: tuple[str, ...] = ()
 
 
 class Assembled(NamedTuple):
@@ -156,6 +169,7 @@ class Observations:
         self._layout: ClusterLayout | None = None
         self._layout_at_s = 0.0
         self._replica_ids: frozenset[int] = frozenset()
+        self._limits = TopicLimits(partition_max_bytes={})
         self._answered_at_s = 0.0
         self._measured_at_s: float | None = None
 
@@ -209,6 +223,10 @@ class Observations:
         if broker_id in self._brokers:
             self._metrics.hear(source_name, broker_id, metrics, asked_at_s=asked_at_s)
 
+    def hear_limits(self, limits: TopicLimits) -> None:
+        """Enter topics' limits; they stay in force until others are heard."""
+        self._limits = limits
+
     def miss(self, broker_id: int, *, asked_at_s: float) -> None:
         """Enter that a broker didn't answer the question asked at `asked_at_s`."""
         record = self._brokers.get(broker_id)
@@ -247,6 +265,7 @@ class Observations:
                 for broker_id, record in sorted(self._brokers.items())
             },
             topics=layout.topics or {},
+            partition_max_bytes=self._limits.partition_max_bytes,
         )
         return Assembled(snapshot, self._measured_at_s, self._layout_at_s)
 

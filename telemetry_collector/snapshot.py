@@ -128,12 +128,15 @@ class ClusterSnapshot:
         taken_at_s: when the measurement was made, seconds since 1970.
         brokers: every broker known, by id.
         topics: by topic name, the layout of each of its partitions by number. May cover only some topics.
+        partition_max_bytes: by topic name, the most stored bytes that each replica of its partitions will
+            hold, as Kafka then deletes what is oldest; topics without a limit by size are absent.
     """
 
     cluster_id: str
     taken_at_s: float
     brokers: Mapping[int, BrokerSnapshot]
     topics: Mapping[str, Mapping[int, PartitionSnapshot]]
+    partition_max_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for broker_id, broker in self.brokers.items():
@@ -159,6 +162,18 @@ class ClusterSnapshot:
                 key = TopicPartition(topic, partition)
                 led[leader.broker_id] += leader.bytes_by_topic_partition.get(key, 0)
         return led
+
+    def growth_max_bytes(self, topic: str, partition: int) -> int | None:
+        """Stored bytes by which each replica of a partition can grow before as much is deleted as comes.
+
+        None where its topic has no limit by size. Of replicas that differ, the fullest counts.
+        """
+        max_bytes = self.partition_max_bytes.get(topic)
+        if max_bytes is None:
+            return None
+        key = TopicPartition(topic, partition)
+        held = (broker.bytes_by_topic_partition.get(key, 0) for broker in self.brokers.values())
+        return max(0, max_bytes - max(held, default=0))
 
     def age_s(self, now_s: float) -> float:
         """Seconds from the measurement to `now_s`; 0 when the clock was set back in between."""

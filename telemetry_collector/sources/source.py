@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.observation import BrokerStorage, ClusterLayout
+from telemetry_collector.observation import BrokerStorage, ClusterLayout, TopicLimits
 
 __all__ = ["Observation", "Question", "Source"]
 
-Observation = ClusterLayout | BrokerStorage | BrokerMetrics
-"""About the cluster; about a broker, from an essential source; about a broker, from one that isn't."""
+Observation = ClusterLayout | BrokerStorage | TopicLimits | BrokerMetrics
+"""Of the cluster and of a broker: first what is essential, then what isn't."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

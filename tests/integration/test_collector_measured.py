@@ -192,3 +192,33 @@ def test_racks_are_known_and_several_log_dirs_add_up(
     assert measured.capacity_bytes == volume.total
     assert measured.log_dirs == {}
     assert measured.utilisation == pytest.approx(1 - volume.free / volume.total, abs=0.01)
+
+
+def test_a_topic_with_retention_by_size_never_holds_more_than_is_said(
+    make_cluster: Callable[..., LocalCluster], topic_name: str
+) -> None:
+    checks_often = {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "200"}
+    cluster = make_cluster(num_brokers=1, broker_properties=checks_often)
+    limits = {"retention.bytes": "1000000", "segment.bytes": "1048576", "file.delete.delay.ms": "0"}
+    with closing(open_admin(cluster.connection)) as admin:
+        admin.create_topics(
+            [
+                NewTopic(topic_name, num_partitions=2, replication_factor=1, topic_configs=limits),
+                NewTopic("unlimited", num_partitions=1, replication_factor=1),
+            ]
+        )
+    config = CONFIG.model_copy(update={"metrics_interval_s": 0.2})
+    with Collector(cluster.connection, config, [topic_name, "unlimited"]) as collector:
+        _write(cluster.connection, topic_name, {0: 60})
+        tick = threading.Event()
+        for _ in range(200):
+            snapshot = collector.snapshot(max_age_s=0.0)
+            held = snapshot.brokers[1].bytes_by_topic_partition.get(TopicPartition(topic_name, 0), 0)
+            if snapshot.partition_max_bytes and 0 < held <= 2_048_576:
+                break
+            tick.wait(0.1)
+    assert snapshot.partition_max_bytes == {topic_name: 2_048_576}
+    assert held <= 2_048_576
+    assert snapshot.growth_max_bytes(topic_name, 0) == 2_048_576 - held < 2_048_576
+    assert snapshot.growth_max_bytes(topic_name, 1) == 2_048_576
+    assert snapshot.growth_max_bytes("unlimited", 0) is None

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import pytest
+from kafka.admin import NewTopic
 
 from kafka_connection import Connection
+from kafka_connection.clients import open_admin
 from telemetry_collector import BrokerUnreachableError, CollectorClosedError, SourceError
 from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.observation import BrokerStorage, ClusterLayout
@@ -25,6 +27,7 @@ from telemetry_collector.sources.kafka_requests import KafkaRequests
 from telemetry_collector.sources.log_dirs import LogDirsSource
 from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
 from telemetry_collector.sources.source import Question, Source
+from telemetry_collector.sources.topic_limits import TopicLimitsSource
 from telemetry_collector.testing import FakeCluster, FakeMetricsSource, make_snapshot
 
 UNKNOWN_BROKER_ID = 99
@@ -198,6 +201,39 @@ def test_after_closing_nothing_is_answered(healthy: _Opener) -> None:
                 await source.answer(_question(broker_id))
 
     _run(healthy, scenario)
+
+
+def test_limits_of_topics_are_told_once_the_layout_is_known_and_not_after_closing(
+    connection: Connection, topic_name: str
+) -> None:
+    with open_admin(connection) as admin:
+        admin.create_topics(
+            [
+                NewTopic(
+                    topic_name,
+                    num_partitions=1,
+                    replication_factor=1,
+                    topic_configs={"retention.bytes": "1000", "segment.bytes": "2000000"},
+                )
+            ]
+        )
+
+    async def scenario() -> None:
+        requests = KafkaRequests(connection)
+        layout_source = ClusterMetadataSource(requests, hedge_delay_s=0.2, rng=random.Random(0))
+        source = TopicLimitsSource(requests, rng=random.Random(0))
+        try:
+            assert (await source.answer(_question(None))).partition_max_bytes == {}
+            layout = await layout_source.answer(_question(None, topics=frozenset({topic_name})))
+            limits = await source.answer(_question(None, layout=layout))
+            assert limits.partition_max_bytes == {topic_name: 2_001_000}
+            await source.close()
+            with pytest.raises(CollectorClosedError):
+                await source.answer(_question(None, layout=layout))
+        finally:
+            await requests.close()
+
+    asyncio.run(scenario())
 
 
 # Sources of metrics, which aren't essential: the same, but that they may know nothing.

@@ -75,3 +75,16 @@ def test_negative_bytes_are_refused() -> None:
 def test_a_broker_filed_under_another_id_is_refused() -> None:
     with pytest.raises(ValueError, match="broker 4 is filed under 5"):
         ClusterSnapshot(cluster_id="c", taken_at_s=0, brokers={5: BrokerSnapshot(broker_id=4)}, topics={})
+
+
+def test_a_partition_can_grow_until_its_fullest_replica_holds_what_retention_leaves() -> None:
+    made = make_snapshot(
+        [0, 0], topics={"t": [(1, 2), (2,), (1,)], "u": [(1,)]}, stored_bytes={("t", 1): 120}
+    )
+    sizes = {TopicPartition("t", 0): 40}
+    brokers = {**made.brokers, 2: dataclasses.replace(made.brokers[2], bytes_by_topic_partition=sizes)}
+    snapshot = dataclasses.replace(made, brokers=brokers, partition_max_bytes={"t": 100})
+    assert [snapshot.growth_max_bytes("t", partition) for partition in range(3)] == [60, 100, 100]
+    over = dataclasses.replace(made, partition_max_bytes={"t": 100})
+    assert over.growth_max_bytes("t", 1) == 0
+    assert snapshot.growth_max_bytes("u", 0) is None
