@@ -6,9 +6,9 @@
 
 The thread runs an asyncio loop (measuring.py); kafka-python's I/O thread serves it. Those two are all,
 however many brokers there are and whatever state they are in (a host name in `metrics_url_by_broker` is
-looked up by one more). `close` ends them. What goes wrong in them is
-never lost: an unreachable broker is marked in the snapshot, a failed question is in `statistics`, and should
-the loop itself ever fail, `snapshot` raises that and the cache grows stale.
+looked up by one more). `close` ends them. What goes wrong in them is never lost: an unreachable broker is
+marked in the snapshot, a failed question is in `statistics`, and should the loop itself ever fail, `snapshot`
+raises that and the cache grows stale.
 """
 
 from __future__ import annotations

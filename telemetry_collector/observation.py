@@ -7,8 +7,8 @@ last known and since when nothing was heard.
 
 Its `taken_at_s` is the time before which no figure of a reachable broker was measured; bytes written after
 it are certainly not all counted, bytes written before it are. Exceptions are by design: an unreachable
-broker keeps its last figures, the sizes and layout of all partitions are asked seldom, and so are metrics
-(config.py).
+broker keeps its last figures; the sizes and layout of all partitions are asked seldom, and so are metrics and
+topics' limits (config.py).
 
 Invariants, checked in tests/property/test_collector_observation.py:
 1. A broker is reachable in the snapshot exactly when its latest outcome was an answer.
