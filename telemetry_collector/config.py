@@ -86,6 +86,12 @@ class CollectorConfig(BaseModel):
         le=3600,
         description="From one look at a broker's metrics to the next; they count for three of these.",
     )
+    metrics_deadline_s: float = Field(
+        default=8.0,
+        ge=0.05,
+        le=60,
+        description="How long a broker's metrics may take; a large broker's exporter takes seconds.",
+    )
 
     @field_validator("metrics_url_by_broker")
     @classmethod

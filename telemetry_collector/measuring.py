@@ -14,8 +14,8 @@ What comes from sources that aren't essential has ticks of its own, is not waite
 snapshot.
 
 Invariants, checked in tests/unit/test_collector_measuring.py:
-1. A question is given up after `deadline_s` (about all partitions' layout: `full_deadline_s`), whatever
-   the source does.
+1. A question is given up after `deadline_s` (about all partitions' layout: `full_deadline_s`; about what
+   isn't essential: `metrics_deadline_s`), whatever the source does.
 2. No conversation has more than one question outstanding.
 3. An error of any kind ends a question, never a conversation; it is counted, and its reason kept.
 4. When `run` ends, none of its tasks is left.
@@ -250,6 +250,8 @@ class Measuring:
             self._observations.miss(talk.broker_id, asked_at_s=asked_at_s)
 
     def _timeout_s(self, talk: _Conversation, *, is_full: bool) -> float:
+        if not talk.source.is_essential:
+            return self._config.metrics_deadline_s
         is_about_all_partitions = talk.broker_id is None and is_full and self._topics is None
         return self._config.full_deadline_s if is_about_all_partitions else self._config.deadline_s
 

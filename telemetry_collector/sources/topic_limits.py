@@ -46,9 +46,6 @@ class _Told(NamedTuple):
     is_refused: bool = False
 
 
-_UNKNOWN = _Told(None)
-
-
 class TopicLimitsSource:
     """Asks any broker for topics' limits. Keeps the contract of source.py.
 
@@ -88,7 +85,8 @@ class TopicLimitsSource:
         if layout is not None and layout.racks and asked:
             broker_id = self._rng.choice(sorted(layout.racks))
             told = await self._ask(broker_id, asked, question.timeout_s)
-            self._told = {t: told.get(t) or self._told.get(t, _UNKNOWN) for t in topics}
+            known = {**self._told, **told}
+            self._told = {topic: known[topic] for topic in topics if topic in known}
             if is_due:
                 self._all_due_at_s = now_s + _ASK_ALL_S
         return _limits({topic: self._told[topic] for topic in topics if topic in self._told})
@@ -109,14 +107,15 @@ class TopicLimitsSource:
             include_documentation=False,
         )
         response = await self._requests.ask(broker_id, request, timeout_s=timeout_s)
-        return {result.resource_name: _told(result) for result in response.results}
-
-
-def _told(result: Any) -> _Told:
-    error = kafka_errors.for_code(result.error_code)
-    if error is not kafka_errors.NoError:  # without this right; else it was deleted a moment ago
-        return _Told(None, is_refused=error is kafka_errors.TopicAuthorizationFailedError)
-    return _Told(_limit({config.name: config.value for config in result.configs}))
+        told = {}
+        for result in response.results:
+            error = kafka_errors.for_code(result.error_code)
+            if error is kafka_errors.TopicAuthorizationFailedError:
+                told[result.resource_name] = _Told(None, is_refused=True)
+            elif error is kafka_errors.NoError:  # else this broker hasn't heard of it yet: it is asked again
+                configs = {config.name: config.value for config in result.configs}
+                told[result.resource_name] = _Told(_limit(configs))
+        return told
 
 
 def _limits(told: Mapping[str, _Told]) -> TopicLimits:

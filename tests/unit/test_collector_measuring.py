@@ -523,6 +523,16 @@ def test_a_latency_is_forgotten_when_its_source_falls_silent() -> None:
     _measure(sources, scenario, config=config)
 
 
+def test_metrics_have_a_deadline_of_their_own() -> None:
+    cluster = _cluster()
+    sources, (metrics,) = _with_metrics(cluster)
+    metrics.is_silent = True
+    config = CONFIG.model_copy(update={"metrics_deadline_s": 7.0})
+    watched = _measure(sources, lambda _: _for(7.1), config=config)
+    assert watched.counter.read().failures["metrics of broker 1"] == "no answer within 7 s"
+    assert watched.reachable() == {1, 2, 3}
+
+
 def test_a_refresh_asks_no_exporter() -> None:
     cluster = _cluster()
     asked: list[int | None] = []

@@ -361,6 +361,19 @@ def test_limits_of_new_topics_are_asked_at_once_and_those_of_all_now_and_then() 
     assert asked == [["t"], ["u"], ["t", "u"]]
 
 
+def test_a_topic_that_a_broker_has_not_heard_of_yet_is_asked_for_again() -> None:
+    answers = iter([_configs("t", error=UNKNOWN_TOPIC), _configs("t", retention_bytes="1")])
+    requests = _Requests(lambda *_: DescribeConfigsResponse(throttle_time_ms=0, results=[next(answers)]))
+    source = TopicLimitsSource(requests, rng=random.Random(0))  # type: ignore[arg-type]
+
+    async def ask() -> None:
+        for _ in range(3):
+            await source.answer(_question(None, layout=_layout_of({"t": {0: (1,)}})))
+
+    asyncio.run(ask())
+    assert len(requests.asked) == 2
+
+
 # Cluster metadata.
 
 _Broker = MetadataResponse.MetadataResponseBroker
