@@ -22,7 +22,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest

@@ -230,6 +230,7 @@ def test_limits_of_topics_are_told_once_the_layout_is_known_and_not_after_closin
                 assert time.monotonic() < gives_up_at_s
                 layout = await layout_source.answer(_question(None, topics=frozenset({topic_name})))
                 limits = await source.answer(_question(None, layout=layout))
+                await asyncio.sleep(0.05)
             assert limits.partition_max_bytes == {topic_name: 2_001_000}
             await source.close()
             with pytest.raises(CollectorClosedError):
