@@ -2,7 +2,8 @@
 
 The exporter is usually the JMX exporter, and its configuration decides how a figure is spelled. The ones that
 people use (the JMX exporter's own examples for Kafka, which Strimzi's and Bitnami's follow; Confluent's; none
-at all) are in the tables below: case doesn't matter, the first spelling that is there counts.
+at all) are in the tables below: case doesn't matter, nor does the `_total` that some of its versions add to whatever
+is a counter; the first spelling that is there counts.
 
 Only figures of the broker as a whole are read, never those by topic: a large cluster's exporter serves
 megabytes of them. So text is filtered line by line as it comes, and only what is left (some dozen lines) is
@@ -29,14 +30,12 @@ _REQUEST_METRICS = "kafka_network_requestmetrics"
 _MS = 1e-3
 
 _Spelling = tuple[str, Mapping[str, str]]
-"""A sample's name and the labels that it has at least; both in small letters."""
+"""A sample's name without `_total`, and the labels that it has at least; both in small letters."""
 
 
 def _received(name: str) -> tuple[_Spelling, ...]:
     return (
-        (f"{_TOPIC_METRICS}_{name}_total", {}),
         (f"{_TOPIC_METRICS}_{name}", {}),
-        (f"{_TOPIC_METRICS}_{name}persec_total", {}),
         (f"{_TOPIC_METRICS}_{name}persec_count", {}),
         (f"{_TOPIC_METRICS}_{name}persec", {}),
         (f"{_TOPIC_METRICS}_count", {"name": f"{name}persec"}),
@@ -106,7 +105,7 @@ class FigureLines:
         text = b"\n".join(self._wanted).decode("utf-8") + "\n"
         try:
             samples = [
-                (sample.name.lower(), {k.lower(): v.lower() for k, v in sample.labels.items()}, sample.value)
+                (_name(sample.name), {k.lower(): v.lower() for k, v in sample.labels.items()}, sample.value)
                 for family in text_string_to_metric_families(text)
                 for sample in family.samples
             ]
@@ -128,6 +127,10 @@ class FigureLines:
             found = _WANTED.match(line)
             if found and (b"requestmetrics" not in found[0].lower() or _PRODUCE_LINE.search(line)):
                 self._wanted.append(line)
+
+
+def _name(name: str) -> str:
+    return name.lower().removesuffix("_total")
 
 
 def _first(

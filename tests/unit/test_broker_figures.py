@@ -17,7 +17,7 @@ kafka_server_brokertopicmetrics_bytesin_total{topic="clicks",} 1400.0
 kafka_server_brokertopicmetrics_bytesout_total 7.0
 kafka_server_brokertopicmetrics_replicationbytesin_total 500.0
 kafka_server_brokertopicmetrics_replicationbytesout_total 5.0
-kafka_network_requestmetrics_totaltimems_count{request="Produce",} 12.0
+kafka_network_requestmetrics_totaltimems_count_total{request="Produce",} 12.0
 kafka_network_requestmetrics_totaltimems{request="Produce",quantile="0.99",} 40.0
 kafka_network_requestmetrics_totaltimems{request="Produce",quantile="0.50",} 4.0
 kafka_network_requestmetrics_totaltimems{request="Fetch",quantile="0.50",} 500.0
