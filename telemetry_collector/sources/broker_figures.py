@@ -1,9 +1,9 @@
 """What a Prometheus exporter of a Kafka broker says, found by name in its text.
 
-The exporter is usually the JMX exporter, and its configuration decides how a figure is spelled. The ones that
-people use (the JMX exporter's own examples for Kafka, which Strimzi's and Bitnami's follow; Confluent's; none
-at all) are in the tables below: case doesn't matter, nor does the `_total` that some of its versions add to whatever
-is a counter; the first spelling that is there counts.
+The exporter is usually the JMX exporter, and its configuration decides how a figure is spelled. The spellings
+that people use (the JMX exporter's own examples for Kafka, which Strimzi follows; Kafka's own names in small
+letters; no rules at all) are in the tables below. Case doesn't matter, nor does the `_total` that newer
+exporters add to whatever is a counter. The first spelling that is there counts.
 
 Only figures of the broker as a whole are read, never those by topic: a large cluster's exporter serves
 megabytes of them. So text is filtered line by line as it comes, and only what is left (some dozen lines) is

@@ -23,7 +23,7 @@ from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
 from telemetry_collector.sources.source import Question
 
 AGENT = "io.prometheus.jmx:jmx_prometheus_javaagent:1.0.1"
-# The rules that matter here, as the JMX exporter's examples for Kafka have them (Strimzi's, Bitnami's too).
+# The rules that matter here, as the JMX exporter's examples for Kafka have them.
 USUAL_RULES = r"""
 lowercaseOutputName: true
 rules:
