@@ -154,11 +154,9 @@ def _hops_by_worth(
     state: MoveState, source: int, targets: list[int], window: _Window, budget_bytes: float
 ) -> Iterator[tuple[float, float, Hop]]:
     """The hops from a broker that take excess away, best first."""
-    places = sorted(state.on_broker[source])
-    coming = np.array([float(state.partitions[place].size_bytes) for place in places])
-    leaving = np.array([float(state.partitions[place].bytes_on(source)) for place in places])
+    places, coming, leaving = state.copies_on(source)
     others = [target for target in targets if target != source]
-    if not places or not others:
+    if not len(places) or not others:
         return
     used, capacity = state.used, state.capacity
     at_source = window.excess(used[[source]], capacity[[source]])
@@ -175,6 +173,6 @@ def _hops_by_worth(
     ranks = np.lexsort(
         (chosen[:, 0], chosen[:, 1], -coming[chosen[:, 1]], -worth[chosen[:, 0], chosen[:, 1]])
     )
-    for target_at, place_at in chosen[ranks].tolist():
-        hop = Hop(places[place_at], source, others[target_at])
+    for target_at, place_at in chosen[ranks]:
+        hop = Hop(int(places[place_at]), source, others[target_at])
         yield float(worth[target_at, place_at]), float(coming[place_at]), hop

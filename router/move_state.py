@@ -99,6 +99,7 @@ class MoveState:
             dtype=np.float64,
         )
         self.changed: set[int] = set()
+        self._copies_by_broker: dict[int, tuple[IntArray, FloatArray, FloatArray]] = {}
 
     def spread(self) -> float:
         """Highest minus lowest utilisation over the brokers that are levelled."""
@@ -108,6 +109,17 @@ class MoveState:
         """The same if they held `used`."""
         levels = (used / self.capacity)[self.is_levelled]
         return float(levels.max() - levels.min()) if len(levels) else 0.0
+
+    def copies_on(self, broker: int) -> tuple[IntArray, FloatArray, FloatArray]:
+        """The partitions on a broker, ascending, what each would take elsewhere, and what it takes here."""
+        found = self._copies_by_broker.get(broker)
+        if found is None:
+            places = sorted(self.on_broker[broker])
+            coming = np.array([self.partitions[place].size_bytes for place in places], dtype=np.float64)
+            here = np.array([self.partitions[place].bytes_on(broker) for place in places], dtype=np.float64)
+            found = np.array(places, dtype=np.int64), coming, here
+            self._copies_by_broker[broker] = found
+        return found
 
     def is_allowed(self, hop: Hop) -> bool:
         """Whether it leaves room, distinct brokers, as many racks, and leaders no less even."""
@@ -130,21 +142,17 @@ class MoveState:
         assert leader is not None, f"{hop} is not allowed"
         self._lead(partition, leader)
         partition.replicas[partition.replicas.index(hop.source)] = hop.target
-        self.on_broker[hop.source].remove(hop.partition)
-        self.on_broker[hop.target].add(hop.partition)
-        self.used[hop.source] -= partition.bytes_on(hop.source)
-        self.used[hop.target] += partition.bytes_on(hop.target)
+        self._drop(hop.source, hop.partition)
+        self._hold(hop.target, hop.partition)
         self._note_change(hop.partition)
 
     def take_back(self, place: int) -> None:
         """Leaves a partition where it was before all hops."""
         partition = self.partitions[place]
         for broker in partition.replicas:
-            self.on_broker[broker].remove(place)
-            self.used[broker] -= partition.bytes_on(broker)
+            self._drop(broker, place)
         for broker in partition.before:
-            self.on_broker[broker].add(place)
-            self.used[broker] += partition.bytes_on(broker)
+            self._hold(broker, place)
         partition.replicas = list(partition.before)
         self._lead(partition, partition.leader_before)
         self._note_change(place)
@@ -198,6 +206,16 @@ class MoveState:
             self.num_led[partition.leader] -= 1
             self.num_led[leader] += 1
         partition.leader = leader
+
+    def _hold(self, broker: int, place: int) -> None:
+        self.on_broker[broker].add(place)
+        self.used[broker] += self.partitions[place].bytes_on(broker)
+        self._copies_by_broker.pop(broker, None)
+
+    def _drop(self, broker: int, place: int) -> None:
+        self.on_broker[broker].remove(place)
+        self.used[broker] -= self.partitions[place].bytes_on(broker)
+        self._copies_by_broker.pop(broker, None)
 
     def _num_racks(self, brokers: Collection[int]) -> int:
         return len({self._racks[broker] for broker in brokers})

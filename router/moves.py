@@ -103,17 +103,18 @@ def _check(max_bytes: int | None, step_bytes: int, spread_goal: float) -> None:
 
 def _in_steps(state: MoveState, moves: Sequence[Move], step_bytes: int) -> tuple[list[MoveStep], int]:
     """The moves in steps that fit, and how many never do."""
+    places = {broker_id: place for place, broker_id in enumerate(state.broker_ids)}
     used = state.used_before.copy()
     left, steps = list(moves), []
     while left:
         chosen: list[Move] = []
         peak, so_far = used.copy(), 0
         for move in left:
-            coming = _coming(state, move)
+            targets = [places[broker_id] for broker_id in move.added_ids]
             fits_step = not chosen or so_far + move.moved_bytes <= step_bytes
-            if fits_step and not ((coming > 0) & (peak + coming > state.ceiling)).any():
+            if fits_step and (peak[targets] + move.size_bytes <= state.ceiling[targets]).all():
                 chosen.append(move)
-                peak += coming
+                peak[targets] += move.size_bytes
                 so_far += move.moved_bytes
         if not chosen:
             break
@@ -149,10 +150,6 @@ def _change_of_leaders(state: MoveState, moves: Sequence[Move]) -> IntArray:
             change[state.broker_ids.index(move.leader_id_before)] -= 1
             change[state.broker_ids.index(move.replica_ids[0])] += 1
     return change
-
-
-def _coming(state: MoveState, move: Move) -> FloatArray:
-    return np.asarray(np.isin(state.broker_ids, move.added_ids) * float(move.size_bytes))
 
 
 def _change(state: MoveState, moves: Sequence[Move]) -> FloatArray:
