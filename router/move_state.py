@@ -8,7 +8,7 @@ one `Move`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,10 +164,14 @@ class MoveState:
         return Move(
             topic_partition=partition.topic_partition,
             size_bytes=partition.size_bytes,
-            replica_ids_before=tuple(self.broker_ids[broker] for broker in partition.before),
+            replica_ids_before=self.ids(partition.before),
             leader_id_before=self.broker_ids[partition.leader_before],
-            replica_ids=tuple(self.broker_ids[broker] for broker in order),
+            replica_ids=self.ids(order),
         )
+
+    def ids(self, brokers: Iterable[int]) -> tuple[int, ...]:
+        """The ids of brokers, from their places."""
+        return tuple(self.broker_ids[broker] for broker in brokers)
 
     def _add_partitions(self, snapshot: ClusterSnapshot, excluded: Collection[TopicPartition]) -> None:
         places = {broker_id: place for place, broker_id in enumerate(self.broker_ids)}

@@ -24,6 +24,7 @@ Bytes are stored bytes. Read next: move_state.py for what is allowed, move_bound
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -33,9 +34,9 @@ from router.move_bound import least_bytes_to_move
 from router.move_plan import Move, MovePlan, MoveStep, is_internal_topic
 from router.move_search import drain, level_by_hops, take_back_needless
 from router.move_state import IntArray, MoveState
-from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
 
-__all__ = ["plan_moves"]
+__all__ = ["plan_moves", "settled", "still_possible"]
 
 _SPREAD_GOAL = 0.005
 _STEP_BYTES = 1 << 30
@@ -91,6 +92,52 @@ def plan_moves(
         least_bytes=_least_bytes(state, after, spread_after),
         notes=tuple(_notes(state, steps, draining, num_stuck, num_unfit)),
     )
+
+
+def still_possible(
+    snapshot: ClusterSnapshot, moves: Sequence[Move], *, utilisation_limit: float = 0.95
+) -> tuple[tuple[Move, ...], tuple[str, ...]]:
+    """Those moves of a step that a newer snapshot still allows at the same time, and why not the others."""
+    state = MoveState(snapshot, draining=(), excluded=(), utilisation_limit=utilisation_limit)
+    places = {broker_id: place for place, broker_id in enumerate(state.broker_ids)}
+    movable = {partition.topic_partition: partition for partition in state.partitions}
+    possible, reasons = [], []
+    peak = state.used.copy()
+    for move in moves:
+        partition = movable.get(move.topic_partition)
+        targets = [places[broker_id] for broker_id in move.added_ids if broker_id in places]
+        topic, number = move.topic_partition
+        if partition is None or state.ids(partition.before) != move.replica_ids_before:
+            reasons.append(f"partition {number} of {topic!r} is not whole or not where it was; it stays.")
+        elif len(targets) < len(move.added_ids) or not state.is_target[targets].all():
+            reasons.append(f"partition {number} of {topic!r} stays: where it was to go takes nothing now.")
+        elif (peak[targets] + partition.size_bytes > state.ceiling[targets]).any():
+            reasons.append(f"partition {number} of {topic!r} stays: there is no room for it any more.")
+        else:
+            peak[targets] += partition.size_bytes
+            possible.append(move)
+    return tuple(possible), tuple(reasons)
+
+
+def settled(before: ClusterSnapshot, after: ClusterSnapshot) -> ClusterSnapshot:
+    """`after`, with used bytes as they will be once brokers have deleted what moved away since `before`.
+
+    Brokers free the space of a copy that has left only after `file.delete.delay.ms` (a minute by default),
+    so volumes look fuller than the partitions on them. The sizes of partitions tell at once.
+    """
+
+    def used_bytes(broker: BrokerSnapshot) -> int:
+        earlier = before.brokers.get(broker.broker_id)
+        if earlier is None or not broker.is_reachable:
+            return broker.used_bytes
+        grown = sum(broker.bytes_by_topic_partition.values()) - sum(earlier.bytes_by_topic_partition.values())
+        return max(0, min(broker.used_bytes, earlier.used_bytes + grown))
+
+    brokers = {
+        broker_id: dataclasses.replace(broker, used_bytes=used_bytes(broker))
+        for broker_id, broker in after.brokers.items()
+    }
+    return dataclasses.replace(after, brokers=brokers)
 
 
 def _check(max_bytes: int | None, step_bytes: int, spread_goal: float) -> None:
