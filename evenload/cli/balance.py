@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.edge import StoppedError, cluster_options
-from evenload.cli.output import Output, bytes_text, parse_bytes, percent_text
+from evenload.cli.output import Output, bytes_text, percent_text
+from evenload.cli.size import SizeType
 from kafka_connection import Connection
 from kafka_plugin.balance_config import BalanceConfig
 from telemetry_collector.snapshot import ClusterSnapshot
@@ -19,20 +20,6 @@ if TYPE_CHECKING:
     from kafka_plugin.balance import BalanceOutcome, BalanceProgress
 
 _SHOWN_MAX = 20
-
-
-class SizeType(click.ParamType[int]):
-    """A number of bytes: 1000000, 500MiB, 2GiB; of a rate, also with /s."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_bytes(value.removesuffix("/s"))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command()

@@ -179,7 +179,6 @@ def test_the_command_shows_moves_and_does_them(
     shown = json.loads(command("--json").stdout)
     assert (shown["executed"], shown["reached_spread"]) == (False, None)
     assert sum(move["size_bytes"] for move in shown["moves"]) == shown["planned_bytes"]
-    assert json.loads(command("--json", "--max-bytes", "5MiB").stdout)["planned_bytes"] <= 5 * MIB
 
     done = command("--execute", "--throttle", "100MiB/s", "--json")
     assert done.returncode == 0, done.stderr
@@ -192,9 +191,6 @@ def test_the_command_shows_moves_and_does_them(
     assert drained.returncode == 0, drained.stderr
     placed = sample_once(connection).topics["twice"].values()
     assert all(3 not in partition.replica_ids for partition in placed)
-    assert command("--drain", "9").stderr.startswith("evenload: There is no broker 9")
-    assert command("--cancel", "--execute").returncode == 2
-    assert command("--throttle", "3").returncode == 2
 
 
 @pytest.mark.timeout(120)
