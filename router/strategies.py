@@ -4,8 +4,8 @@ The idea: a strategy is known by the part of the copies that each broker is expe
 chance may take it from there. Round robin and the router are all but certain; a partitioner that draws a
 partition every few milliseconds is as even as the number of its draws makes it; keys are as even as they are.
 
-Bytes are stored bytes, of one copy, as in forecast.py. Parts of copies sum to the number of copies. Read next:
-forecast_advice.py, which says what it means.
+Bytes are stored bytes, of one copy, as in forecast.py. Parts of copies sum to the number of copies. Read
+next: forecast_advice.py, which says what it means.
 """
 
 from __future__ import annotations

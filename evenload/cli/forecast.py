@@ -55,8 +55,8 @@ def forecast(
     """Say how full brokers would be after more payload for NAME, before a byte is written.
 
     NAME is a dataset or topic that exists, or a name for a new one, which is placed as `evenload ingest`
-    would. Shown are the strategies of `ingest`, and records that keep the partition of their key; the best that
-    any choice could reach with this placement; and what no placement could beat.
+    would. Shown are the strategies of `ingest`, and records that keep the partition of their key; the best
+    that any choice could reach with this placement; and what no placement could beat.
     """
     from kafka_plugin.load_forecast import forecast_load
 

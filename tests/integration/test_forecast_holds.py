@@ -94,7 +94,6 @@ def test_a_forecast_is_within_a_point_of_what_happens(
         told = forecast_load(connection, name, size_bytes=source["x"].nbytes, **options)
         load_dataset(source, name, connection=connection, strategy=strategy, **options)
         reached, said = utilisation(connection), told.strategies[strategy]
-        print(strategy, said.expected, reached)
         if strategy == "default":  # how it draws can't be known, but how far it gets can
             for broker_id, level in reached.items():
                 assert said.low[broker_id] - POINT < level < said.high[broker_id] + POINT
