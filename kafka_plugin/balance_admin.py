@@ -221,6 +221,9 @@ class BalanceAdmin:
             except UnknownTopicOrPartitionError as error:
                 raise _TopicGone from error
             except KafkaError as error:
+                # kafka-python 3.0.12 goes on asking the broker that it once took for the controller, also
+                # when that is dead.
+                self._admin._controller_id = None
                 if not may_pass(error) or time.monotonic() > deadline_s:
                     raise BalanceInterruptedError(doing, _reason(error)) from error
             time.sleep(_POLL_S)
