@@ -116,11 +116,8 @@ def execute_balance(
     with _translated(), BalanceAdmin(connection, timeout_s=config.timeout_s) as admin:
         log = BalanceLog(connection, timeout_s=config.timeout_s)
         record = log.write(BalanceRecord.begin(log.read_unless_at_work(config.recent_s)))
-        mover = Mover(admin, log, record, config)
-        try:
+        with Mover(admin, log, record, config) as mover:
             return _execute(connection, admin, mover, max_bytes, drained, config, progress)
-        finally:
-            mover.end()
 
 
 def cancel_balance(connection: Connection, *, config: BalanceConfig | None = None) -> list[TopicPartition]:
@@ -135,10 +132,8 @@ def cancel_balance(connection: Connection, *, config: BalanceConfig | None = Non
         left = log.read()
         if left is None:
             return []
-        mover = Mover(admin, log, log.write(BalanceRecord.begin(left)), config)
-        cancelled = mover.take_back()
-        mover.end()
-        return cancelled
+        with Mover(admin, log, log.write(BalanceRecord.begin(left)), config) as mover:
+            return mover.take_back()
 
 
 def _execute(
@@ -187,9 +182,8 @@ def _tidy(admin: BalanceAdmin, log: BalanceLog, config: BalanceConfig) -> list[s
             f"{num_running} moves that an earlier balance had begun are still going on, throttled: --execute "
             "goes on with them, --cancel takes them back."
         ]
-    mover = Mover(admin, log, log.write(BalanceRecord.begin(left)), config)
-    mover.take_back()
-    mover.end()
+    with Mover(admin, log, log.write(BalanceRecord.begin(left)), config) as mover:
+        mover.take_back()
     return _left_behind(mover) or ["an earlier balance had left its throttles behind; they are off now."]
 
 

@@ -54,15 +54,13 @@ class ThrottleRecord(BaseModel):
     """The settings that are ours, and no others.
 
     Attributes:
-        bytes_per_s: the rate.
-        rates: by broker id, the names of the settings that have it.
+        rates: by broker id, the values of the settings that we made.
         replicas: by topic, by name of the setting, the entries (`partition:broker`) that we added to it.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    bytes_per_s: int
-    rates: Mapping[int, Sequence[str]] = {}
+    rates: Mapping[int, Mapping[str, str]] = {}
     replicas: Mapping[str, Mapping[str, Sequence[str]]] = {}
 
 

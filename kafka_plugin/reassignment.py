@@ -14,6 +14,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from kafka_plugin.balance_admin import BalanceAdmin
 from kafka_plugin.balance_config import BalanceConfig
@@ -49,7 +51,10 @@ class StepProgress:
 
 
 class Mover:
-    """Carries out steps in the name of one balance; for one thread.
+    """Carries out steps in the name of one balance; a context manager, for one thread.
+
+    Left with an exception, Ctrl-C among them, it takes back what is on its way. Left in any way, nothing is
+    ours any more, but what could not be taken off.
 
     Args:
         admin: the cluster.
@@ -66,36 +71,46 @@ class Mover:
         self._record = record
         self._config = config
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_still_ours():
+            return  # what somebody else has taken over is theirs, throttles too
+        if error is not None and (self._record.targets or self._record.throttle is not None):
+            self.take_back()
+        if self._record.throttle is None:
+            self._log.clear()
+
     def carry_out(self, moves: Sequence[Move], progress: Callable[[StepProgress], None]) -> int:
         """Makes some moves at the same time; returns the bytes moved, when all copies are complete.
 
         Raises:
-            ReassignmentRefusedError: Kafka refuses one; none of them was made.
-            BalanceInterruptedError: Brokers don't answer, or it made no progress; what was on its way is
-                taken back.
+            ReassignmentRefusedError: Kafka refuses one.
+            BalanceInterruptedError: Brokers don't answer, or it made no progress.
             BalanceCancelledError: Somebody else took moves back, or over.
             BalanceRefusedError: A permission is missing.
         """
         self._check_still_ours(0)
         throttle = plan_throttle(self._admin, moves, self._config.throttle_bytes_per_s)
-        self._note(targets=tuple(map(Target.of, moves)), throttle=throttle)
-        try:
-            set_throttle(self._admin, throttle)
-            refused = self._admin.reassign({move.topic_partition: move.replica_ids for move in moves})
-            for move in moves:
-                if reason := refused.get(move.topic_partition):
-                    topic, partition = move.topic_partition
-                    raise ReassignmentRefusedError(topic, partition, list(move.replica_ids), reason)
-            sizes = {
-                (broker_id, move.topic_partition): move.size_bytes
-                for move in moves
-                for broker_id in move.added_ids
-            }
-            self._wait(sizes, progress)
-            self._check_arrived()
-        except BaseException:
-            self._give_up()
-            raise
+        left_behind = self._record.throttle.rates if self._record.throttle is not None else {}
+        noted = throttle.model_copy(update={"rates": {**left_behind, **throttle.rates}})
+        self._note(targets=tuple(map(Target.of, moves)), throttle=noted)
+        set_throttle(self._admin, throttle)
+        refused = self._admin.reassign({move.topic_partition: move.replica_ids for move in moves})
+        for move in moves:
+            if reason := refused.get(move.topic_partition):
+                topic, partition = move.topic_partition
+                raise ReassignmentRefusedError(topic, partition, list(move.replica_ids), reason)
+        sizes = {
+            (broker_id, move.topic_partition): move.size_bytes
+            for move in moves
+            for broker_id in move.added_ids
+        }
+        self._wait(sizes, progress)
+        self._check_arrived()
         self._lift()
         return sum(sizes.values())
 
@@ -106,11 +121,7 @@ class Mover:
             How many there were.
         """
         running = self._ours_running()
-        try:
-            self._wait({(b, at): 0 for at, adding in running.items() for b in adding}, progress)
-        except BaseException:
-            self._give_up()
-            raise
+        self._wait({(b, at): 0 for at, adding in running.items() for b in adding}, progress)
         self._lift()
         return len(running)
 
@@ -128,21 +139,11 @@ class Mover:
         self._lift()
         return running
 
-    def end(self) -> None:
-        """Nothing is ours any more, but what can't be taken off while its broker is down."""
-        if self._record.throttle is None and self._is_still_ours():
-            self._log.clear()
-
     @property
     def left_behind(self) -> tuple[int, ...]:
         """Brokers whose throttle rates could not be taken off, as they don't answer."""
         throttle = self._record.throttle
         return tuple(sorted(throttle.rates)) if throttle is not None else ()
-
-    def _give_up(self) -> None:
-        # What somebody else has taken over is theirs, throttles too.
-        if self._is_still_ours():
-            self.take_back()
 
     def _lift(self) -> None:
         left = None if self._record.throttle is None else lift_throttle(self._admin, self._record.throttle)

@@ -35,7 +35,7 @@ def plan_throttle(admin: BalanceAdmin, moves: Sequence[Move], bytes_per_s: int) 
     for broker_id in brokers:
         there = admin.settings(broker_id, _RATES)
         if missing := [name for name in _RATES if name not in there]:
-            rates[broker_id] = missing
+            rates[broker_id] = dict.fromkeys(missing, str(bytes_per_s))
     replicas: dict[str, dict[str, list[str]]] = {}
     for topic in sorted({move.topic_partition.topic for move in moves}):
         there = admin.settings(topic, _LISTS)
@@ -44,15 +44,17 @@ def plan_throttle(admin: BalanceAdmin, moves: Sequence[Move], bytes_per_s: int) 
             entries = [entry for entry in _entries(name, topic, moves) if entry not in listed]
             if entries and "*" not in listed:
                 replicas.setdefault(topic, {})[name] = entries
-    return ThrottleRecord(bytes_per_s=bytes_per_s, rates=rates, replicas=replicas)
+    return ThrottleRecord(rates=rates, replicas=replicas)
 
 
 def set_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> None:
     """Puts it on: rates first, so that nothing that is listed is ever unthrottled."""
-    for broker_id, names in throttle.rates.items():
-        value = str(throttle.bytes_per_s)
+    for broker_id, rates in throttle.rates.items():
         admin.change_settings(
-            [SettingChange(of=broker_id, name=name, operation="SET", value=value) for name in names]
+            [
+                SettingChange(of=broker_id, name=name, operation="SET", value=value)
+                for name, value in rates.items()
+            ]
         )
     for topic, lists in throttle.replicas.items():
         admin.change_settings(
@@ -79,16 +81,16 @@ def lift_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> ThrottleReco
             ]
         )
     left = {}
-    for broker_id, names in throttle.rates.items():
+    for broker_id, rates in throttle.rates.items():
         try:
             there = admin.settings(broker_id, _RATES)
-            ours = [name for name in names if there.get(name) == str(throttle.bytes_per_s)]
+            ours = [name for name, value in rates.items() if there.get(name) == value]
             admin.change_settings(
                 [SettingChange(of=broker_id, name=name, operation="DELETE") for name in ours]
             )
         except BalanceInterruptedError:
-            left[broker_id] = names
-    return ThrottleRecord(bytes_per_s=throttle.bytes_per_s, rates=left) if left else None
+            left[broker_id] = rates
+    return ThrottleRecord(rates=left) if left else None
 
 
 def _taken_out(topic: str, name: str, entries: Sequence[str], value: str) -> SettingChange:
