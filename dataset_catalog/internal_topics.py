@@ -27,8 +27,10 @@ PARTITION = 0  # the only one
 _POLL_S = 0.05
 
 
-def ensure_internal_topics(connection: Connection, *, timeout_s: float) -> None:
-    """Makes the topics where they don't exist, and waits until both can be written.
+def ensure_internal_topics(
+    connection: Connection, *, timeout_s: float, topics: Sequence[str] = (DATASETS_TOPIC, LOADS_TOPIC)
+) -> None:
+    """Makes the topics where they don't exist, and waits until all can be written.
 
     Three replicas where there are three brokers, of which two must have a record before it counts.
 
@@ -36,7 +38,7 @@ def ensure_internal_topics(connection: Connection, *, timeout_s: float) -> None:
         CatalogUnavailableError: The cluster doesn't make them, or their leaders don't answer.
     """
     with TopicAdmin(connection, timeout_s=timeout_s) as admin:
-        for topic in (DATASETS_TOPIC, LOADS_TOPIC):
+        for topic in topics:
             if admin.describe(topic) is None:
                 replication = min(3, admin.num_brokers())
                 min_in_sync = "2" if replication >= 3 else "1"

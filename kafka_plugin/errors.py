@@ -19,6 +19,12 @@ KafkaPluginError
 │   ├── UndecidedTransactionError  nobody knows any more how a transaction ended
 │   ├── TransactionFailedError  a transaction was not committed, as far as its producer can tell
 │   └── LoadInterruptedError    the cluster could not be written to for longer than allowed
+├── BalanceError                replicas can't be moved
+│   ├── BalanceInProgressError  somebody else moves replicas of this cluster
+│   ├── BalanceRefusedError     brokers refuse what moving takes; which permission it needs
+│   ├── ReassignmentRefusedError  Kafka refuses one of the moves
+│   ├── BalanceInterruptedError moves made no progress for longer than allowed, and were taken back
+│   └── BalanceCancelledError   somebody else took our moves back
 ├── DeliveryError               a record was not stored, or nobody can say where
 └── PluginConfigError           an option has a value it can't have
 
@@ -247,6 +253,72 @@ class LoadInterruptedError(LoadError):
         self.reason = reason
         self.num_samples_done = num_samples_done
         self.num_samples = num_samples
+
+
+class BalanceError(KafkaPluginError):
+    """Replicas can't be moved."""
+
+
+class BalanceInProgressError(BalanceError):
+    """Somebody else moves replicas of this cluster at this moment."""
+
+    def __init__(self, host: str, pid: int, silent_s: float) -> None:
+        super().__init__(
+            f"Replicas are being moved already, by process {pid} on {host} (heard of {silent_s:.0f} s ago). "
+            "Wait for it, or take its moves back with `evenload balance --cancel`."
+        )
+        self.host = host
+        self.pid = pid
+        self.silent_s = silent_s
+
+
+class BalanceRefusedError(BalanceError):
+    """Brokers refuse something that moving replicas takes."""
+
+    def __init__(self, doing: str, reason: str, permission: str) -> None:
+        super().__init__(f"Brokers refuse {doing}: {reason.rstrip('.')}. It takes {permission}.")
+        self.doing = doing
+        self.reason = reason
+        self.permission = permission
+
+
+class ReassignmentRefusedError(BalanceError):
+    """Kafka refuses to move one of the partitions; none of the step was moved."""
+
+    def __init__(self, topic: str, partition: int, replica_ids: list[int], reason: str) -> None:
+        super().__init__(
+            f"Kafka refuses to move partition {partition} of topic {topic!r} to brokers {replica_ids}: "
+            f"{reason.rstrip('.')}. What was moved before stays; nothing of this step is."
+        )
+        self.topic = topic
+        self.partition = partition
+        self.replica_ids = replica_ids
+        self.reason = reason
+
+
+class BalanceInterruptedError(BalanceError):
+    """Moves could not be gone on with; what is complete stays, and the same command goes on from there."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, doing: str, reason: str) -> None:
+        super().__init__(
+            f"Moving replicas stopped while {doing}: {reason.rstrip('.')}. What is complete stays: "
+            "`evenload balance --execute` goes on from there."
+        )
+        self.doing = doing
+        self.reason = reason
+
+
+class BalanceCancelledError(BalanceError):
+    """Somebody else cancelled the moves, or took over."""
+
+    def __init__(self, num_cancelled: int) -> None:
+        super().__init__(
+            f"Somebody else has cancelled or taken over the moves of {num_cancelled} partitions, so this has "
+            "stopped. What is complete stays."
+        )
+        self.num_cancelled = num_cancelled
 
 
 class DeliveryError(KafkaPluginError):

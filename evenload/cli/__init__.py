@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import click
 
-from evenload.cli import cluster, collector, data, demo, training
+from evenload.cli import balance, cluster, collector, data, demo, forecast, training
 from evenload.cli.edge import SentenceGroup
 
 
@@ -34,6 +34,7 @@ def main() -> None:
 for command in (
     *(cluster.up, cluster.down, cluster.status),
     *(data.ingest, data.datasets),
+    *(forecast.forecast, balance.balance),
     *(training.train, training.submit, training.audit),
     collector.collector,
     demo.demo,

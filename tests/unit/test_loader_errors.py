@@ -10,7 +10,14 @@ import pytest
 
 from kafka_plugin import errors
 
-VALUES: dict[str, Any] = {"str": "some", "int": 7, "float": 1.5, "list[str]": ["a", "b"], "int | None": 3}
+VALUES: dict[str, Any] = {
+    "str": "some",
+    "int": 7,
+    "float": 1.5,
+    "int | None": 3,
+    "list[str]": ["a", "b"],
+    "list[int]": [1, 2],
+}
 CLASSES = [
     cls
     for _, cls in inspect.getmembers(errors, inspect.isclass)

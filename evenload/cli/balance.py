@@ -1,0 +1,191 @@
+"""`evenload balance`: level what brokers hold by moving replicas; dry unless told otherwise.
+
+What plans moves loads numerical libraries, so it is imported by the command.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evenload.cli.edge import StoppedError, cluster_options
+from evenload.cli.output import Output, bytes_text, percent_text
+from evenload.cli.size import SizeType
+from kafka_connection import Connection
+from kafka_plugin.balance_config import BalanceConfig
+from telemetry_collector.snapshot import ClusterSnapshot
+
+if TYPE_CHECKING:
+    from kafka_plugin.balance import BalanceOutcome, BalanceProgress
+
+_SHOWN_MAX = 20
+
+
+@click.command()
+@click.option("--execute", is_flag=True, help="Move replicas; without it, only show what would be moved.")
+@click.option(
+    "--throttle",
+    type=SizeType(),
+    metavar="BYTES/s",
+    default=BalanceConfig().throttle_bytes_per_s,
+    show_default="50 MiB/s",
+    help="Most that a broker sends, and most that it takes, for moves.",
+)
+@click.option("--max-bytes", type=SizeType(), metavar="BYTES", help="Move no more than this.")
+@click.option(
+    "--drain", "drained", type=int, multiple=True, metavar="BROKER", help="Empty this broker first."
+)
+@click.option("--cancel", is_flag=True, help="Take back what is being moved, and take throttles off.")
+@cluster_options
+def balance(
+    *,
+    execute: bool,
+    throttle: int,
+    max_bytes: int | None,
+    drained: tuple[int, ...],
+    cancel: bool,
+    connection: Connection,
+    output: Output,
+) -> None:
+    """Level what brokers hold, by moving as few bytes as it takes.
+
+    Shows the moves, and does nothing, unless --execute is given. Moves go in steps of about a minute,
+    throttled. Ctrl-C takes the running step back; whatever dies, the next `evenload balance --execute` goes
+    on from there, and throttles that were left are taken off.
+    """
+    from kafka_plugin.balance import cancel_balance, preview_balance
+
+    if cancel and execute:
+        raise click.UsageError("--cancel and --execute exclude each other")
+    config = _config(throttle)
+    if cancel:
+        cancelled = cancel_balance(connection, config=config)
+        output.document({"cancelled": [{"topic": at.topic, "partition": at.partition} for at in cancelled]})
+        output.line(f"cancelled the moves of {len(cancelled)} partitions; throttles are off")
+        return
+    if execute:
+        outcome = _execute(connection, output, max_bytes=max_bytes, drained=drained, config=config)
+    else:
+        outcome = preview_balance(connection, max_bytes=max_bytes, drained=drained, config=config)
+    output.document(balance_document(outcome))
+    _show(outcome, output)
+
+
+def _config(throttle: int) -> BalanceConfig:
+    try:
+        return BalanceConfig(throttle_bytes_per_s=throttle)
+    except ValueError as error:
+        raise click.UsageError(f"--throttle is {throttle} bytes/s: it has to be at least 1KiB/s") from error
+
+
+def _execute(connection: Connection, output: Output, **options: Any) -> BalanceOutcome:
+    from kafka_plugin.balance import execute_balance
+
+    with output.progress("moving replicas", "bytes") as bar:
+        task = bar.add_task("moves", total=None, detail="")
+        said: set[str] = set()
+
+        def show_progress(at: BalanceProgress) -> None:
+            detail = at.note or f"{bytes_text(at.moved_bytes)} of {bytes_text(at.planned_bytes)}"
+            bar.update(task, completed=at.moved_bytes, total=at.planned_bytes or None, detail=detail)
+            # Where there is no bar to see it in, it is said once, not again for each second more.
+            kind = (at.note or "").partition(" for ")[0]
+            if at.note and kind not in said:
+                said.add(kind)
+                output.note(at.note)
+
+        try:
+            return execute_balance(connection, progress=show_progress, **options)
+        except KeyboardInterrupt as stop:
+            raise StoppedError(
+                "The step that was running is taken back, and throttles are off; what was complete stays. "
+                "The same command goes on from there."
+            ) from stop
+
+
+def balance_document(outcome: BalanceOutcome) -> dict[str, Any]:
+    """The outcome as the command line's JSON shows it."""
+    plan = outcome.plan
+    reached = _utilisation(outcome.after) if outcome.after is not None else {}
+    return {
+        "executed": outcome.after is not None,
+        "moves": [
+            {
+                "topic": move.topic_partition.topic,
+                "partition": move.topic_partition.partition,
+                "size_bytes": move.size_bytes,
+                "replicas_before": list(move.replica_ids_before),
+                "replicas_after": list(move.replica_ids),
+                "step": number,
+            }
+            for number, step in enumerate(plan.steps, start=1)
+            for move in step.moves
+        ],
+        "planned_bytes": plan.moved_bytes,
+        "least_bytes": plan.least_bytes,
+        "moved_bytes": outcome.moved_bytes,
+        "spread_before": plan.spread_before,
+        "predicted_spread": plan.spread_after,
+        "reached_spread": None if outcome.after is None else outcome.after.utilisation_spread,
+        "brokers": [
+            {
+                "broker_id": broker_id,
+                "utilisation_before": before,
+                "utilisation_predicted": plan.after[broker_id],
+                "utilisation_reached": reached.get(broker_id),
+            }
+            for broker_id, before in sorted(plan.before.items())
+        ],
+        "notes": list(outcome.notes),
+    }
+
+
+def _utilisation(snapshot: ClusterSnapshot) -> dict[int, float | None]:
+    return {broker_id: broker.utilisation for broker_id, broker in snapshot.brokers.items()}
+
+
+def _show(outcome: BalanceOutcome, output: Output) -> None:
+    plan, document = outcome.plan, balance_document(outcome)
+    if plan.moves:
+        output.table(
+            ["partition", "size", "from", "to", "step"],
+            [
+                [
+                    f"{move['topic']}-{move['partition']}",
+                    bytes_text(move["size_bytes"]),
+                    " ".join(map(str, move["replicas_before"])),
+                    " ".join(map(str, move["replicas_after"])),
+                    str(move["step"]),
+                ]
+                for move in document["moves"][:_SHOWN_MAX]
+            ],
+        )
+        if (more := len(plan.moves) - _SHOWN_MAX) > 0:
+            output.line(f"and {more} more (--json lists all)")
+        output.line()
+    columns = ["broker", "before", "after"] + (["reached"] if document["executed"] else [])
+    output.table(columns, [_broker_row(broker, document["executed"]) for broker in document["brokers"]])
+    output.line(
+        f"spread  {100 * plan.spread_before:.1f} points now, {100 * plan.spread_after:.1f} after "
+        f"{bytes_text(plan.moved_bytes)} in {len(plan.moves)} moves and {len(plan.steps)} steps; "
+        f"no moves at all could do it with less than {bytes_text(plan.least_bytes)}"
+    )
+    if outcome.after is not None:
+        output.line(
+            f"reached {100 * outcome.after.utilisation_spread:.1f} points, "
+            f"{bytes_text(outcome.moved_bytes)} moved"
+        )
+    elif plan.moves:
+        output.line("nothing was moved; --execute moves it")
+    for note in outcome.notes:
+        output.line(f"note: {note}")
+
+
+def _broker_row(broker: dict[str, Any], executed: bool) -> list[str]:
+    cells = [
+        str(broker["broker_id"]),
+        percent_text(broker["utilisation_before"]),
+        percent_text(broker["utilisation_predicted"]),
+    ]
+    return [*cells, percent_text(broker["utilisation_reached"])] if executed else cells

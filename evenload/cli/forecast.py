@@ -1,0 +1,151 @@
+"""`evenload forecast`: how full brokers would be after a load, for each way of choosing partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evenload.cli.edge import cluster_options
+from evenload.cli.output import Output, bytes_text, percent_text
+from evenload.cli.size import SizeType
+from kafka_connection import Connection
+
+if TYPE_CHECKING:
+    from kafka_plugin.load_forecast import LoadForecast
+
+_STRATEGIES = ("balanced", "round-robin", "default", "keyed")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--size", type=SizeType(), required=True, metavar="BYTES", help="Payload to come, as 40GiB.")
+@click.option("--partitions", type=click.IntRange(1), help="Partitions of a new topic.  [default: by size]")
+@click.option(
+    "--replication", type=click.IntRange(1), help="Copies in a new topic.  [default: the cluster's]"
+)
+@click.option(
+    "--strategy",
+    "strategies",
+    type=click.Choice(_STRATEGIES),
+    multiple=True,
+    help="Show only this one; may be repeated.  [default: all]",
+)
+@click.option(
+    "--keyed",
+    "keys_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A sample of records' keys, one a line, each as often as it comes.",
+)
+@cluster_options
+def forecast(
+    *,
+    name: str,
+    size: int,
+    partitions: int | None,
+    replication: int | None,
+    strategies: tuple[str, ...],
+    keys_file: Path | None,
+    connection: Connection,
+    output: Output,
+) -> None:
+    """Say how full brokers would be after more payload for NAME, before a byte is written.
+
+    NAME is a dataset or topic that exists, or a name for a new one, which is placed as `evenload ingest`
+    would. Shown are the strategies of `ingest`, and records that keep the partition of their key; the best
+    that any choice could reach with this placement; and what no placement could beat.
+    """
+    from kafka_plugin.load_forecast import forecast_load
+
+    told = forecast_load(
+        connection,
+        name,
+        size_bytes=size,
+        num_partitions=partitions,
+        replication=replication,
+        keys=None if keys_file is None else list(_lines(keys_file)),
+    )
+    shown = strategies or _STRATEGIES
+    document = forecast_document(name, told, shown)
+    output.document(document)
+    _show(document, told, shown, output)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    return (line.rstrip(b"\r\n") for line in path.read_bytes().splitlines() if line.strip())
+
+
+def forecast_document(name: str, told: LoadForecast, shown: tuple[str, ...]) -> dict[str, Any]:
+    """The forecast as the command line's JSON shows it."""
+    return {
+        "name": name,
+        "topic": told.topic,
+        "num_partitions": told.num_partitions,
+        "replication": told.replication,
+        "size_bytes": told.size_bytes,
+        "stored_bytes": told.stored_bytes,
+        "now": _levels(told.possible.now),
+        "strategies": {
+            name: {
+                "brokers": [
+                    {
+                        "broker_id": broker_id,
+                        "utilisation": expected,
+                        "low": strategy.low[broker_id],
+                        "high": strategy.high[broker_id],
+                    }
+                    for broker_id, expected in sorted(strategy.expected.items())
+                ],
+                "utilisation_spread": strategy.spread,
+                "note": strategy.note,
+            }
+            for name, strategy in told.strategies.items()
+            if name in shown
+        },
+        "best": _levels(told.possible.best),
+        "anywhere": _levels(told.possible.anywhere),
+        "advice": list(told.advice),
+    }
+
+
+def _levels(levels: Mapping[int, float]) -> dict[str, Any]:
+    return {
+        "brokers": [
+            {"broker_id": broker_id, "utilisation": level} for broker_id, level in sorted(levels.items())
+        ],
+        "utilisation_spread": max(levels.values()) - min(levels.values()),
+    }
+
+
+def _show(document: dict[str, Any], told: LoadForecast, shown: tuple[str, ...], output: Output) -> None:
+    where = f"topic {told.topic}" if told.topic else "a new topic"
+    output.line(
+        f"{bytes_text(told.size_bytes)} of payload, {bytes_text(told.stored_bytes)} stored, into {where} of "
+        f"{told.num_partitions} partitions, {told.replication} copies"
+    )
+    broker_ids = [str(broker["broker_id"]) for broker in document["now"]["brokers"]]
+    rows = [_row("now", document["now"])]
+    rows += [_row(name, document["strategies"][name]) for name in shown]
+    rows += [_row("best possible", document["best"]), _row("with copies anywhere", document["anywhere"])]
+    output.table(["", *(f"broker {broker_id}" for broker_id in broker_ids), "spread"], rows)
+    for name in shown:
+        output.line(f"{name}: {document['strategies'][name]['note']}")
+    for sentence in document["advice"]:
+        output.line(f"note: {sentence}")
+
+
+def _row(name: str, levels: Mapping[str, Any]) -> list[str]:
+    return [
+        name,
+        *(_level_text(broker) for broker in levels["brokers"]),
+        f"{100 * levels['utilisation_spread']:.1f}",
+    ]
+
+
+def _level_text(broker: Mapping[str, Any]) -> str:
+    text = percent_text(broker["utilisation"])
+    off = max(broker.get("high", 0.0) - broker["utilisation"], broker["utilisation"] - broker.get("low", 1.0))
+    return f"{text} \N{PLUS-MINUS SIGN} {100 * off:.0f}" if off >= 0.005 else text

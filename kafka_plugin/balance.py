@@ -1,0 +1,230 @@
+"""Level what is there: plan moves of replicas from what brokers hold, and carry them out.
+
+    preview = preview_balance(connection)     # changes no replica
+    outcome = execute_balance(connection)     # the same plan, made true
+
+One process balances a cluster at a time; the record in `evenload.balance` says which (balance_record.py).
+What a dead one left is dealt with first: `execute_balance` waits for the reassignments it had ordered, takes
+its throttles off and plans anew from what is there; `preview_balance` takes its throttles off when nothing is
+being moved under them any more, and otherwise says so; `cancel_balance` takes everything back.
+
+A plan is carried out as it was shown. Before each step, what has changed since (a broker gone, room taken) is
+looked at, and moves that aren't possible any more are left out and said.
+
+Faults are tested in tests/fault/test_balance_faults.py. Read next: router/moves.py, reassignment.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dataset_catalog.errors import CatalogError
+from kafka_connection import Connection
+from kafka_plugin.balance_admin import BalanceAdmin
+from kafka_plugin.balance_config import BalanceConfig
+from kafka_plugin.balance_record import BalanceLog, BalanceRecord
+from kafka_plugin.errors import BalanceError, BalanceInProgressError, BalanceInterruptedError
+from kafka_plugin.reassignment import Mover, StepProgress
+from router.move_plan import MovePlan
+from router.moves import plan_moves, settled, still_possible
+from telemetry_collector.collector import sample_once
+from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+
+__all__ = ["BalanceOutcome", "BalanceProgress", "cancel_balance", "execute_balance", "preview_balance"]
+
+_SNAPSHOT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceProgress:
+    """How far a balance is: bytes moved of those planned, and a sentence where something is to be said."""
+
+    moved_bytes: int
+    planned_bytes: int
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceOutcome:
+    """What was planned, and what came of it.
+
+    Attributes:
+        plan: what was to be moved.
+        before: the cluster that it was planned from.
+        after: the cluster when it was done; None where nothing was to be carried out.
+        moved_bytes: what was moved.
+        notes: what a dead balance had left, what was left out and why.
+    """
+
+    plan: MovePlan
+    before: ClusterSnapshot
+    after: ClusterSnapshot | None = None
+    moved_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def preview_balance(
+    connection: Connection,
+    *,
+    max_bytes: int | None = None,
+    drained: Collection[int] = (),
+    config: BalanceConfig | None = None,
+) -> BalanceOutcome:
+    """What `execute_balance` would do. Moves nothing; takes off throttles that a dead balance left behind.
+
+    Raises:
+        BalanceError: Brokers don't allow or answer what has to be asked.
+        CollectorError: They can't be measured.
+    """
+    config = config or BalanceConfig()
+    with _translated(), BalanceAdmin(connection, timeout_s=config.timeout_s) as admin:
+        log = BalanceLog(connection, timeout_s=config.timeout_s)
+        notes = _tidy(admin, log, config)
+        before = _measure(connection)
+        plan, more = _plan(admin, before, max_bytes, drained, config)
+    return BalanceOutcome(plan=plan, before=before, notes=(*notes, *more))
+
+
+def execute_balance(
+    connection: Connection,
+    *,
+    max_bytes: int | None = None,
+    drained: Collection[int] = (),
+    config: BalanceConfig | None = None,
+    progress: Callable[[BalanceProgress], None] = lambda _: None,
+) -> BalanceOutcome:
+    """Moves replicas until brokers are level, as planned.
+
+    Given up (Ctrl-C), the running step is taken back and its throttles are off; steps before it stay. Killed,
+    the next call goes on from there.
+
+    Args:
+        connection: The cluster.
+        max_bytes: The most that may be moved in this call; None: as much as it takes.
+        drained: Brokers to be emptied.
+        config: Rates and times.
+        progress: Called a few times a second.
+
+    Raises:
+        BalanceInProgressError: Somebody else is at it.
+        BalanceError: As in kafka_plugin/errors.py; what is complete stays.
+        CollectorError: Brokers can't be measured.
+    """
+    config = config or BalanceConfig()
+    with _translated(), BalanceAdmin(connection, timeout_s=config.timeout_s) as admin:
+        log = BalanceLog(connection, timeout_s=config.timeout_s)
+        record = log.write(BalanceRecord.begin(log.read_unless_at_work(config.recent_s)))
+        with Mover(admin, log, record, config) as mover:
+            return _execute(connection, admin, mover, max_bytes, drained, config, progress)
+
+
+def cancel_balance(connection: Connection, *, config: BalanceConfig | None = None) -> list[TopicPartition]:
+    """Takes back what is being moved in our name, by a live process too, and takes throttles off.
+
+    Returns:
+        The partitions whose moves were cancelled.
+    """
+    config = config or BalanceConfig()
+    with _translated(), BalanceAdmin(connection, timeout_s=config.timeout_s) as admin:
+        log = BalanceLog(connection, timeout_s=config.timeout_s)
+        left = log.read()
+        if left is None:
+            return []
+        with Mover(admin, log, log.write(BalanceRecord.begin(left)), config) as mover:
+            return mover.take_back()
+
+
+def _execute(
+    connection: Connection,
+    admin: BalanceAdmin,
+    mover: Mover,
+    max_bytes: int | None,
+    drained: Collection[int],
+    config: BalanceConfig,
+    progress: Callable[[BalanceProgress], None],
+) -> BalanceOutcome:
+    notes = []
+    if num_left := mover.finish_left(lambda step: progress(BalanceProgress(0, 0, step.waiting_for))):
+        notes.append(f"{num_left} moves that an earlier balance had begun are complete.")
+    before = _measure(connection)
+    plan, more = _plan(admin, before, max_bytes, drained, config)
+    notes += more
+    moved_bytes = 0
+
+    def report(step: StepProgress) -> None:
+        progress(BalanceProgress(moved_bytes + step.moved_bytes, plan.moved_bytes, step.waiting_for))
+
+    for number, step in enumerate(plan.steps):
+        now = before if number == 0 else settled(before, _measure(connection))
+        moves, reasons = still_possible(now, step.moves, utilisation_limit=config.utilisation_limit)
+        notes += reasons
+        if moves:
+            moved_bytes += mover.carry_out(moves, report)
+    after = settled(before, _measure(connection)) if plan.steps else before
+    notes += _left_behind(mover)
+    return BalanceOutcome(plan=plan, before=before, after=after, moved_bytes=moved_bytes, notes=tuple(notes))
+
+
+def _tidy(admin: BalanceAdmin, log: BalanceLog, config: BalanceConfig) -> list[str]:
+    """Takes off what a dead balance left, unless something is still being moved under it."""
+    try:
+        left = log.read_unless_at_work(config.recent_s)
+    except BalanceInProgressError as error:
+        return [str(error)]
+    if left is None:
+        return []
+    running = admin.reassignments()
+    num_running = sum(target.topic_partition in running for target in left.targets)
+    if num_running:
+        return [
+            f"{num_running} moves that an earlier balance had begun are still going on, throttled: --execute "
+            "goes on with them, --cancel takes them back."
+        ]
+    with Mover(admin, log, log.write(BalanceRecord.begin(left)), config) as mover:
+        mover.take_back()
+    return _left_behind(mover) or ["an earlier balance had left its throttles behind; they are off now."]
+
+
+def _left_behind(mover: Mover) -> list[str]:
+    return [
+        f"broker {broker_id} doesn't answer, so its throttle rate stays, without effect; the next `evenload "
+        "balance` takes it off."
+        for broker_id in mover.left_behind
+    ]
+
+
+def _plan(
+    admin: BalanceAdmin,
+    snapshot: ClusterSnapshot,
+    max_bytes: int | None,
+    drained: Collection[int],
+    config: BalanceConfig,
+) -> tuple[MovePlan, list[str]]:
+    if unknown := sorted(set(drained) - set(snapshot.brokers)):
+        raise BalanceError(f"There is no broker {unknown[0]}; brokers are {sorted(snapshot.brokers)}.")
+    others = admin.reassignments()
+    plan = plan_moves(
+        snapshot,
+        max_bytes=max_bytes,
+        step_bytes=config.step_bytes,
+        spread_goal=config.spread_goal,
+        utilisation_limit=config.utilisation_limit,
+        weights=dict.fromkeys(drained, 0.0),
+        excluded=others,
+    )
+    said = f"{len(others)} partitions are being reassigned by somebody else, and are left alone."
+    return plan, [*([said] if others else []), *plan.notes]
+
+
+def _measure(connection: Connection) -> ClusterSnapshot:
+    return sample_once(connection, timeout_s=_SNAPSHOT_TIMEOUT_S)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except CatalogError as error:
+        raise BalanceInterruptedError("writing down what is moved", str(error)) from error

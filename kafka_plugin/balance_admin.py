@@ -1,0 +1,246 @@
+"""The questions and orders that moving replicas takes, each with a deadline; kafka-python's end in this file.
+
+While brokers fail over, a question is put again until the deadline. A refusal names the permission that it
+takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import kafka
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
+from kafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaError,
+    NoReassignmentInProgressError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+
+from kafka_connection import Connection
+from kafka_connection.clients import may_pass, open_admin
+from kafka_plugin.errors import BalanceInterruptedError, BalanceRefusedError
+from telemetry_collector.snapshot import TopicPartition
+
+__all__ = ["BalanceAdmin", "Reassignment", "SettingChange"]
+
+_POLL_S = 0.1
+_REQUEST_TIMEOUT_S = 5.0
+_REFUSALS = (ClusterAuthorizationFailedError, TopicAuthorizationFailedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """One that Kafka is at: all replicas, old and new, and those to come and to go."""
+
+    replica_ids: tuple[int, ...]
+    adding_ids: tuple[int, ...]
+    removing_ids: tuple[int, ...]
+
+    @property
+    def target_ids(self) -> frozenset[int]:
+        """Who shall hold it in the end."""
+        return frozenset(self.replica_ids) - frozenset(self.removing_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingChange:
+    """A change of one setting of a broker (an int) or a topic; None deletes it."""
+
+    of: int | str
+    name: str
+    operation: str  # SET, DELETE, APPEND or SUBTRACT
+    value: str | None = None
+
+
+class BalanceAdmin:
+    """An open admin client; a context manager, for one thread.
+
+    Args:
+        connection: The cluster.
+        timeout_s: How long a question is put again, in seconds.
+
+    Raises:
+        BrokersUnreachableError: No broker answers.
+    """
+
+    def __init__(self, connection: Connection, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._admin = open_admin(connection, timeout_s=min(timeout_s, _REQUEST_TIMEOUT_S))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admin.close()
+
+    def reassignments(self, timeout_s: float | None = None) -> dict[TopicPartition, Reassignment]:
+        """All that Kafka is at, whoever ordered them."""
+        found = self._ask(
+            "asking for reassignments",
+            "DESCRIBE on the cluster",
+            self._admin.list_partition_reassignments,
+            timeout_s,
+        )
+        return {
+            TopicPartition(at.topic, at.partition): Reassignment(
+                *(tuple(each[key]) for key in ("replicas", "adding_replicas", "removing_replicas"))
+            )
+            for at, each in found.items()
+        }
+
+    def reassign(self, replica_ids: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, str]:
+        """Orders reassignments; returns those that Kafka refuses, and why."""
+        return self._alter({at: list(ids) for at, ids in replica_ids.items()})
+
+    def cancel(self, partitions: Collection[TopicPartition]) -> None:
+        """Takes reassignments back; those that are complete stay so."""
+        if partitions:
+            self._alter(dict.fromkeys(partitions))
+
+    def replicas(self, topics: Collection[str]) -> dict[TopicPartition, tuple[int, ...]]:
+        """The replicas of the partitions of these topics; topics that are gone are left out."""
+        found = self._ask(
+            "describing topics", "DESCRIBE on the topics", lambda: self._admin.describe_topics(list(topics))
+        )
+        return {
+            TopicPartition(topic["name"], each["partition_index"]): tuple(each["replica_nodes"])
+            for topic in found
+            if not topic["error_code"]
+            for each in topic["partitions"]
+        }
+
+    def copy_bytes(self, broker_id: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """How much of these partitions a broker holds by now.
+
+        Raises:
+            BalanceInterruptedError: It doesn't say, asked once.
+        """
+        asked: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            asked.setdefault(topic, []).append(partition)
+        (answer,) = self._ask(
+            f"asking broker {broker_id} for its log dirs",
+            "DESCRIBE on the cluster",
+            lambda: self._admin.describe_log_dirs(asked, brokers=[broker_id]),
+            0.0,
+        )
+        return {
+            TopicPartition(topic["name"], each["partition_index"]): each["partition_size"]
+            for log_dir in answer["log_dirs"]
+            for topic in log_dir["topics"]
+            for each in topic["partitions"]
+            if not each["is_future_key"]
+        }
+
+    def settings(self, of: int | str, names: Sequence[str]) -> dict[str, str]:
+        """What these are set to, here or for all brokers; none for what isn't, or a topic that is gone."""
+        permission = "DESCRIBE_CONFIGS on the cluster and the topics"
+        asked = ConfigResource(_kind(of), str(of), list(names))
+        try:
+            found = self._ask(f"reading settings of {_named(of)}", permission, lambda: self._described(asked))
+        except _TopicGone:
+            return {}
+        return {config.name: config.value for config in found.configs if config.value}
+
+    def change_settings(self, changes: Sequence[SettingChange], timeout_s: float | None = None) -> None:
+        """Changes settings of one broker or one topic; a topic that is gone has none to change."""
+        if not changes:
+            return
+        of = changes[0].of
+        kind = _kind(of)
+        operations = {
+            change.name: (AlterConfigOp[change.operation], change.value)
+            for change in changes
+            if change.of == of
+        }
+        permission = "ALTER_CONFIGS on the cluster and the topics"
+        doing = f"changing settings of {_named(of)}"
+
+        def change() -> None:
+            told = self._admin.alter_configs(
+                [ConfigResource(kind, str(of), dict(operations))], raise_on_unknown=False
+            )
+            result = str(told[kind.name.lower()][str(of)])
+            if "AuthorizationFailed" in result:
+                raise BalanceRefusedError(doing, result, permission)
+            if result != "OK" and "UnknownTopicOrPartition" not in result:
+                raise BalanceInterruptedError(doing, result)
+
+        self._ask(doing, permission, change, timeout_s)
+
+    def _described(self, asked: ConfigResource) -> Any:
+        # kafka-python's own describe_configs takes a refusal for an empty answer (3.0.12).
+        request = self._admin._describe_configs_request([asked])
+        is_broker = asked.resource_type is ConfigResourceType.BROKER
+        node_id = {"node_id": int(asked.name)} if is_broker else {}
+
+        async def ask() -> Any:
+            return await self._admin._manager.send(request, **node_id)
+
+        (result,) = self._admin._manager.run(ask).results
+        if result.error_code:
+            raise kafka.errors.for_code(result.error_code)(result.error_message)
+        return result
+
+    def _alter(self, orders: Mapping[TopicPartition, list[int] | None]) -> dict[TopicPartition, str]:
+        asked = {kafka.TopicPartition(*at): ids for at, ids in orders.items()}
+        told = self._ask(
+            "reassigning partitions",
+            "ALTER on the cluster",
+            lambda: self._admin.alter_partition_reassignments(
+                asked, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
+            ),
+        )
+        refused = {}
+        for at, problem in told.items():
+            if problem is None or problem is NoReassignmentInProgressError:
+                continue
+            if problem in _REFUSALS:
+                raise BalanceRefusedError("reassigning partitions", problem.__name__, "ALTER on the cluster")
+            refused[TopicPartition(at.topic, at.partition)] = f"{problem.__name__} ({problem.description})"
+        return refused
+
+    def _ask(
+        self, doing: str, permission: str, question: Callable[[], Any], timeout_s: float | None = None
+    ) -> Any:
+        """The answer; asked again while what is wrong may pass, until the deadline."""
+        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        while True:
+            try:
+                return question()
+            except _REFUSALS as error:
+                raise BalanceRefusedError(doing, type(error).__name__, permission) from error
+            except UnknownTopicOrPartitionError as error:
+                raise _TopicGone from error
+            except KafkaError as error:
+                # kafka-python 3.0.12 goes on asking the broker that it once took for the controller, also
+                # when that is dead.
+                self._admin._controller_id = None
+                if not may_pass(error) or time.monotonic() > deadline_s:
+                    raise BalanceInterruptedError(doing, _reason(error)) from error
+            time.sleep(_POLL_S)
+
+
+class _TopicGone(Exception):  # noqa: N818 -- an answer, not an error: it never leaves this file
+    """There is no such topic any more."""
+
+
+def _kind(of: int | str) -> ConfigResourceType:
+    return ConfigResourceType.BROKER if isinstance(of, int) else ConfigResourceType.TOPIC
+
+
+def _named(of: int | str) -> str:
+    return f"broker {of}" if isinstance(of, int) else f"topic {of!r}"
+
+
+def _reason(error: KafkaError) -> str:
+    text = str(error).split("failed with response")[0].strip()[:200]
+    return f"{type(error).__name__.removesuffix('Error')} ({text or 'no answer'})"

@@ -1,0 +1,47 @@
+"""What `evenload balance` may be told; sizes in bytes, times in seconds, parts from 0 to 1."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["BalanceConfig"]
+
+
+class BalanceConfig(BaseModel):
+    """How replicas are moved."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    throttle_bytes_per_s: int = Field(
+        default=50 << 20,
+        ge=1 << 10,
+        description="Most that a broker sends, and most that it takes, for moves. It has to be more than "
+        "producers write to the partitions that move, or their new copies never catch up.",
+    )
+    spread_goal: float = Field(default=0.005, ge=0, le=1, description="A spread that is good enough.")
+    utilisation_limit: float = Field(
+        default=0.95, gt=0, le=1, description="No broker is filled above this by a move."
+    )
+    step_s: float = Field(
+        default=60.0, gt=0, description="About how long a step takes at the throttle: what Ctrl-C gives up."
+    )
+    poll_s: float = Field(default=0.5, gt=0, le=60, description="How often brokers are asked how far it is.")
+    quiet_s: float = Field(
+        default=10.0, gt=0, description="Without any progress for this long, it is said that it waits."
+    )
+    stall_timeout_s: float = Field(
+        default=600.0, gt=0, description="Without any progress for this long, the step is cancelled."
+    )
+    timeout_s: float = Field(
+        default=30.0, gt=0, description="How long brokers may take to answer before and between steps."
+    )
+    recent_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Somebody on another machine who was heard of within this time is still balancing.",
+    )
+
+    @property
+    def step_bytes(self) -> int:
+        """About how much is moved in a step."""
+        return max(1, int(self.throttle_bytes_per_s * self.step_s))

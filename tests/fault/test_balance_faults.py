@@ -1,0 +1,240 @@
+"""Whatever dies while replicas are moved: data stay whole, throttles come off, and it can be gone on with."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from dataset_catalog.manifest import DatasetManifest
+from dataset_catalog.verify import verify
+from evenload.local_cluster import LocalCluster, temporary_cluster
+from kafka_connection import Connection
+from kafka_connection.clients import confluent_producer, open_admin
+from kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
+from kafka_plugin.balance_config import BalanceConfig
+from kafka_plugin.balance_record import BalanceLog
+from kafka_plugin.errors import BalanceInProgressError, BalanceInterruptedError
+from kafka_plugin.loader import load_dataset
+from kafka_plugin.topics import create_topic
+from telemetry_collector.collector import sample_once
+
+MIB = 1 << 20
+SLOW = "1MiB/s"
+SLOWLY = BalanceConfig(throttle_bytes_per_s=2 * MIB, poll_s=0.05, quiet_s=1)
+FAST = BalanceConfig(throttle_bytes_per_s=200 * MIB, poll_s=0.05)
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[tuple[LocalCluster, DatasetManifest]]:
+    """Three brokers that throttle without a burst first, and a dataset on them."""
+    no_burst = {"replication.quota.window.num": "2"}
+    with temporary_cluster(
+        num_brokers=3, capacity_bytes=[300 * MIB] * 3, broker_properties=no_burst
+    ) as cluster:
+        samples = {"x": np.random.default_rng(1).integers(0, 255, (3000, 3000), np.uint8)}
+        manifest = load_dataset(samples, "held", connection=cluster.connection, partitions=9)
+        yield cluster, manifest
+
+
+numbers = itertools.count()
+
+
+@pytest.fixture
+def skewed(stage: tuple[LocalCluster, DatasetManifest]) -> Iterator[LocalCluster]:
+    """The brokers, one 10 points fuller than the others; afterwards, the dataset is looked at."""
+    cluster, manifest = stage
+    number = next(numbers)
+    connection = cluster.connection
+    create_topic(
+        connection,
+        f"skew-{number}",
+        num_partitions=10,
+        replication=None,
+        assignments=[(1 + number % 3,)] * 10,
+        configs={},
+        timeout_s=30,
+    )
+    producer = confluent_producer(connection)
+    for count in range(300):
+        producer.produce(f"skew-{number}", np.random.default_rng(count).bytes(100_000), partition=count % 10)
+    assert producer.flush(60) == 0
+    yield cluster
+    assert throttle_settings(connection) == {}
+    assert reassignments(connection) == {}
+    assert BalanceLog(connection, timeout_s=10).read() is None
+    assert verify(connection, manifest).is_clean
+
+
+def throttle_settings(connection: Connection) -> dict[str, Any]:
+    with open_admin(connection) as admin:
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in admin.list_topics()]
+        asked += [ConfigResource(ConfigResourceType.BROKER, str(number)) for number in (1, 2, 3)]
+        found = admin.describe_configs(asked, config_filter="modified")
+    return {
+        f"{kind} {name} {setting}": entry["value"]
+        for kind, resources in found.items()
+        for name, settings in resources.items()
+        for setting, entry in settings.items()
+        if "throttled" in setting
+    }
+
+
+def reassignments(connection: Connection) -> dict[Any, Any]:
+    with open_admin(connection) as admin:
+        found: dict[Any, Any] = admin.list_partition_reassignments()
+        return found
+
+
+def spread(connection: Connection) -> float:
+    return sample_once(connection).utilisation_spread
+
+
+class Command:
+    """`evenload balance` as a process of its own."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [str(Path(sys.executable).with_name("evenload")), "balance", *arguments],
+            env={**os.environ, "EVENLOAD_HOME": str(cluster.home)},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self) -> tuple[int, str, str]:
+        stdout, stderr = self.process.communicate(timeout=120)
+        return self.process.returncode, stdout, stderr
+
+
+@pytest.fixture
+def at_work(
+    skewed: LocalCluster, tmp_path: Path, wait_until: Callable[[Callable[[], bool]], None]
+) -> Iterator[Command]:
+    """A balance in the middle of its moves."""
+    command = Command(skewed, tmp_path, "--execute", "--throttle", SLOW)
+    try:
+        wait_until(lambda: command.process.poll() is not None or bool(reassignments(skewed.connection)))
+        assert command.process.poll() is None, command.end()
+        assert throttle_settings(skewed.connection)
+        yield command
+    finally:
+        command.process.kill()
+        command.end()
+
+
+def test_after_kill_9_the_next_start_goes_on_and_takes_throttles_off(
+    skewed: LocalCluster, at_work: Command
+) -> None:
+    connection = skewed.connection
+    at_work.process.kill()
+    at_work.end()
+    assert throttle_settings(connection)
+    shown = preview_balance(connection, config=FAST)
+    assert any("still going on, throttled" in note for note in shown.notes)
+    assert throttle_settings(connection)
+    outcome = execute_balance(connection, config=FAST)
+    assert any("had begun are complete" in note for note in outcome.notes)
+    assert spread(connection) < 0.01
+
+
+def test_after_kill_9_a_dry_run_takes_throttles_off_when_nothing_moves_any_more(
+    skewed: LocalCluster, at_work: Command, wait_until: Callable[[Callable[[], bool]], None]
+) -> None:
+    connection = skewed.connection
+    at_work.process.kill()
+    at_work.end()
+    wait_until(lambda: not reassignments(connection))
+    assert throttle_settings(connection)
+    shown = preview_balance(connection, config=FAST)
+    assert any("they are off now" in note for note in shown.notes)
+
+
+def test_ctrl_c_takes_the_running_step_back(skewed: LocalCluster, at_work: Command) -> None:
+    connection = skewed.connection
+    at_work.process.send_signal(signal.SIGINT)
+    code, _, stderr = at_work.end()
+    assert (code, "throttles are off" in stderr) == (130, True), stderr
+    assert reassignments(connection) == {}
+    assert throttle_settings(connection) == {}
+    execute_balance(connection, config=FAST)
+    assert spread(connection) < 0.01
+
+
+def test_cancel_from_elsewhere_ends_a_balance(skewed: LocalCluster, at_work: Command, tmp_path: Path) -> None:
+    with pytest.raises(BalanceInProgressError, match=f"by process {at_work.process.pid}"):
+        execute_balance(skewed.connection)
+    assert cancel_balance(skewed.connection)
+    code, _, stderr = at_work.end()
+    assert (code, "Somebody else has cancelled" in stderr) == (1, True), stderr
+    assert throttle_settings(skewed.connection) == {}
+    code, stdout, stderr = Command(skewed, tmp_path, "--cancel").end()
+    assert (code, "throttles are off" in stdout) == (0, True), stderr
+
+
+@pytest.mark.parametrize("trouble", ["killed", "paused"])
+def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster, trouble: str) -> None:
+    connection = skewed.connection
+    said: list[str] = []
+    threads: list[threading.Thread] = []
+
+    def restart() -> None:
+        # Not before it was noticed.
+        noticed.wait(60)
+        skewed.restart_broker(gone) if trouble == "killed" else skewed.resume_broker(gone)
+
+    noticed = threading.Event()
+    plan = preview_balance(connection, config=SLOWLY).plan
+    gone = plan.moves[0].added_ids[0]
+
+    def watch(progress: Any) -> None:
+        if progress.note is not None:
+            said.append(progress.note)
+            noticed.set()
+        if progress.moved_bytes and not threads:
+            skewed.kill_broker(gone) if trouble == "killed" else skewed.pause_broker(gone)
+            threads.append(threading.Thread(target=restart))
+            threads[0].start()
+
+    outcome = execute_balance(connection, config=SLOWLY, progress=watch)
+    threads[0].join()
+    skewed.wait_until_ready()
+    assert any(f"broker {gone} doesn't answer" in note for note in said), said
+    assert outcome.moved_bytes == outcome.plan.moved_bytes
+    assert spread(connection) < 0.01
+
+
+def test_what_makes_no_progress_is_taken_back(skewed: LocalCluster) -> None:
+    connection = skewed.connection
+    gone = preview_balance(connection).plan.moves[0].added_ids[0]
+    killed: list[int] = []
+
+    def kill(progress: Any) -> None:
+        if progress.moved_bytes and not killed:
+            killed.append(gone)
+            skewed.kill_broker(gone)
+
+    impatient = SLOWLY.model_copy(update={"stall_timeout_s": 6.0})
+    with pytest.raises(BalanceInterruptedError, match="nothing has moved for"):
+        execute_balance(connection, config=impatient, progress=kill)
+    assert reassignments(connection) == {}
+    skewed.restart_broker(gone)
+    skewed.wait_until_ready()
+    # Its own rate could not be taken off while it was down; the next start does.
+    assert any("they are off now" in note for note in preview_balance(connection).notes)
+    assert cancel_balance(connection) == []
+    execute_balance(connection, config=FAST)
+    assert spread(connection) < 0.01
