@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -52,6 +53,14 @@ DEFAULT_PORT = 9405
     help="Holds the token with which weights may be changed over HTTP.  [default: EVENLOAD_COLLECTOR_TOKEN]",
 )
 @click.option(
+    "--metrics-url",
+    "metrics_urls",
+    type=(int, str),
+    multiple=True,
+    metavar="BROKER URL",
+    help="Where a broker's metrics are served for Prometheus (JMX exporter); once for each broker.",
+)
+@click.option(
     "--otlp-endpoint",
     metavar="URL",
     help="Push metrics there by OTLP over HTTP, as http://host:4318/v1/metrics.",
@@ -65,6 +74,7 @@ def collector(
     all_topics: bool,
     weights_path: Path | None,
     token_file: Path | None,
+    metrics_urls: tuple[tuple[int, str], ...],
     otlp_endpoint: str | None,
     connection: Connection,
     output: Output,
@@ -72,8 +82,10 @@ def collector(
     """Measure the brokers once for any number of producers, until stopped.
 
     Producers use it when their connection names it: set EVENLOAD_COLLECTOR_URL to the URL that this prints,
-    or collector_url in a connection file. Metrics for Prometheus are at /metrics.
+    or collector_url in a connection file. The URL itself is a page that shows the brokers, what is coming,
+    and why; metrics for Prometheus are at /metrics.
     """
+    from evenload.explaining import Explainer
     from telemetry_collector.service.config import ServiceConfig
     from telemetry_collector.service.running import serve
 
@@ -95,8 +107,9 @@ def collector(
             host=host,
             port=port,
             topics=None if all_topics else (),
-            collector_config=_collecting(interval_s),
+            collector_config=_collecting(interval_s, dict(metrics_urls)),
             otlp_endpoint=otlp_endpoint,
+            explain=Explainer(),
             on_ready=on_ready,
         )
     )
@@ -104,11 +117,12 @@ def collector(
         raise StoppedError()
 
 
-def _collecting(interval_s: float) -> CollectorConfig:
+def _collecting(interval_s: float, metrics_urls: Mapping[int, str]) -> CollectorConfig:
     """Everything else in proportion, where the defaults don't fit so long an interval."""
     defaults = CollectorConfig()
     return CollectorConfig(
         interval_s=interval_s,
+        metrics_url_by_broker=metrics_urls,
         full_interval_s=max(defaults.full_interval_s, interval_s),
         age_max_s=max(defaults.age_max_s, 2 * interval_s + defaults.deadline_s),
     )

@@ -159,6 +159,11 @@ def _on_purpose(overview: Overview) -> Iterator[Finding]:
         yield from _about(some, kind, "notice", f"is {kind} by its operator", f"are {kind} by their operator")
 
 
+def _warnings(overview: Overview) -> Iterator[Finding]:
+    for question, warning in overview.warnings.items():
+        yield Finding(kind=f"odd {question}", severity="notice", text=f"{question}: {warning.rstrip('.')}.")
+
+
 _LOOKS: tuple[Callable[[Overview], Iterable[Finding]], ...] = (
     _measurements,
     _unreachable,
@@ -171,6 +176,7 @@ _LOOKS: tuple[Callable[[Overview], Iterable[Finding]], ...] = (
     _spread,
     _capacities,
     _failures,
+    _warnings,
     _on_purpose,
 )
 

@@ -52,6 +52,7 @@ MAX_ROUTES = 50
 MAX_PARTITIONS = 32  # of a route
 MAX_NOTES = 10  # of a route
 MAX_FAILURES = 50
+MAX_WARNINGS = 5
 MAX_PUT_ASIDE = 50
 MAX_LINES = 8  # brokers with a history of their own
 MAX_TEXT = 500
@@ -122,6 +123,7 @@ def make_overview(
         weights=weights,
         failures=_first(statistics.failures, MAX_FAILURES),
         num_failures=len(statistics.failures),
+        warnings=_first(statistics.warnings, MAX_WARNINGS),
         history=_history(history, brokers, now_s),
     )
     return overview.model_copy(update={"findings": find(overview)})
@@ -191,7 +193,7 @@ def _full_in_s(broker: BrokerSnapshot, announced_bytes: int) -> float | None:
     rate = broker.ingest_bytes_per_s or 0.0
     # A load that has said how much it will write ends there, and the forecast says where that is. Its rate,
     # taken for ever, would call every large load a disaster.
-    if rate <= 0 or announced_bytes > rate * _ANNOUNCED_FOR_S:
+    if rate < 1 or announced_bytes > rate * _ANNOUNCED_FOR_S:  # under a byte a second nothing fills
         return None
     # Whichever is used up first: its capacity, or its volume, which others may fill too.
     free = [] if broker.capacity_bytes is None else [max(0, broker.capacity_bytes - broker.used_bytes)]

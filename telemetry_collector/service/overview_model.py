@@ -176,6 +176,7 @@ class Overview(_Shown):
         put_aside: goals and score functions without a say, here or at a producer, and what they did.
         weights: what `/v1/weights` holds.
         failures: what was asked and has no answer, with the reason.
+        warnings: whose answer is used though something in it looks wrong, with what that is.
         history: the last hour.
     """
 
@@ -194,5 +195,6 @@ class Overview(_Shown):
     put_aside: Mapping[str, str]
     weights: Weights
     failures: Mapping[str, str]
+    warnings: Mapping[str, str] = {}
     num_failures: int
     history: HistoryOverview

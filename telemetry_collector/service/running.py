@@ -12,7 +12,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from aiohttp import web
@@ -25,6 +25,7 @@ from telemetry_collector.export.otlp import OtlpExport
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.instruments import service_instruments
+from telemetry_collector.service.live_page import ExplainWith, LivePage
 from telemetry_collector.service.server import make_app
 from telemetry_collector.weights_file import WeightsFile
 
@@ -48,7 +49,7 @@ async def serve(
     topics: Collection[str] | None = (),
     collector_config: CollectorConfig | None = None,
     otlp_endpoint: str | None = None,
-    more_routes: Iterable[web.RouteDef] = (),
+    explain: ExplainWith,
     on_ready: Callable[[str], None],
 ) -> signal.Signals:
     """Serve until SIGINT or SIGTERM. For the main thread's loop.
@@ -61,7 +62,7 @@ async def serve(
         topics: what is measured though nobody asks for it; None: all topics, each `full_interval_s`.
         collector_config: how often to measure.
         otlp_endpoint: where metrics are pushed to (OTLP over HTTP), as http://host:4318/v1/metrics.
-        more_routes: further pages.
+        explain: says on the live page how willing one should be to send to each broker.
         on_ready: told the service's URL when it can be asked.
 
     Returns:
@@ -75,7 +76,8 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(each, _stop, stopped, each)
-        collector = Collector(connection, collector_config, topics)
+        page = LivePage(explain)
+        collector = Collector(connection, collector_config, topics, publish=page.remember)
         stack.push_async_callback(_within, _REST_ENDS_S, collector.close)
         weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
         service = CollectorService(collector, config, weights_file=weights_file)
@@ -83,7 +85,7 @@ async def serve(
             export = OtlpExport(collector, _otlp_reader(otlp_endpoint), service_instruments(service))
             stack.push_async_callback(_within, _REST_ENDS_S, export.close)
         runner = web.AppRunner(
-            make_app(service, more_routes),
+            make_app(service, page.routes),
             access_log=None,
             shutdown_timeout=_REQUESTS_END_S,
             keepalive_timeout=_KEEPALIVE_S,

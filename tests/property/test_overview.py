@@ -328,3 +328,27 @@ def test_many_brokers_are_shown_in_the_order_of_trouble_and_few_by_their_id() ->
     ]
     many = overview_of(make_snapshot(used * 5, 1000, unreachable=[7])).brokers
     assert [b.broker_id for b in many[:4]] == [7, 2, 6, 10]
+
+
+def test_an_answer_that_looks_wrong_is_a_notice() -> None:
+    statistics = CollectorStatistics(
+        num_answers={},
+        num_failures={},
+        num_faults={},
+        num_snapshots=1,
+        failures={},
+        warnings={"log_dirs of broker 2": "more is used than may be."},
+    )
+    overview = make_overview(
+        None,
+        statistics,
+        History(),
+        reports=(),
+        intents=(),
+        weights=Weights(),
+        explain=lambda _: Explanation(),
+        now_s=0.0,
+    )
+    assert [finding.text for finding in overview.findings if finding.kind.startswith("odd")] == [
+        "log_dirs of broker 2: more is used than may be."
+    ]

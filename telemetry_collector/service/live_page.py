@@ -1,0 +1,102 @@
+"""The live page and what it asks for each two seconds: `GET /` and `GET /v1/overview`.
+
+An overview is made when somebody looks, once a second however many do, in a thread: with a thousand brokers
+it takes a fraction of a second, for which producers shall not wait. The last hour is remembered from each
+snapshot as it is published, whether anybody looks or not.
+
+Read next: overview.py, which makes it; page.html, which shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from aiohttp import web
+
+from telemetry_collector.observation import Assembled
+from telemetry_collector.service.collector_service import CollectorService
+from telemetry_collector.service.history import History
+from telemetry_collector.service.overview import Explanation, make_overview
+from telemetry_collector.service.overview_model import Overview
+from telemetry_collector.service.page import load_page
+from telemetry_collector.service.server import SERVICE
+from telemetry_collector.snapshot import ClusterSnapshot
+from telemetry_collector.weights import Weights
+
+__all__ = ["ExplainWith", "LivePage"]
+
+
+class ExplainWith(Protocol):
+    """What lies above this package, as it asks the router."""
+
+    def __call__(self, snapshot: ClusterSnapshot, weights: Weights) -> Explanation:
+        """How willing one should be to send to each broker with these weights in force. Doesn't raise."""
+        ...
+
+
+_KEPT_S = 1.0
+
+
+class LivePage:
+    """The page of one service.
+
+    Args:
+        explain: asked once for each overview.
+    """
+
+    def __init__(self, explain: ExplainWith) -> None:
+        self._explain = explain
+        self._page = load_page()
+        self._history = History()
+        self._reading = threading.Lock()  # guards the history
+        self._making = asyncio.Lock()
+        self._made: tuple[float, bytes] | None = None
+
+    @property
+    def routes(self) -> list[web.RouteDef]:
+        """For the service's application."""
+        return [web.get("/", self._get_page), web.get("/v1/overview", self._get_overview)]
+
+    def remember(self, assembled: Assembled) -> None:
+        """Keep what a new snapshot says for the last hour's picture; from the collector's thread."""
+        with self._reading:
+            self._history.add(assembled.snapshot, time.monotonic())
+
+    async def _get_page(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._page.html, headers=self._page.headers)
+
+    async def _get_overview(self, request: web.Request) -> web.Response:
+        async with self._making:
+            now_s = time.monotonic()
+            if self._made is None or now_s - self._made[0] > _KEPT_S:
+                self._made = (now_s, await self._make(request.app[SERVICE], now_s))
+        response = web.Response(
+            body=self._made[1], content_type="application/json", headers={"Cache-Control": "no-store"}
+        )
+        response.enable_compression()
+        return response
+
+    async def _make(self, service: CollectorService, now_s: float) -> bytes:
+        weights = service.weights or Weights()
+        make = partial(
+            make_overview,
+            service.latest,
+            service.collector.statistics,
+            self._history,
+            reports=service.reports,
+            intents=service.intents,
+            weights=weights,
+            explain=partial(self._explain, weights=weights),
+            now_s=now_s,
+        )
+        return await asyncio.to_thread(self._encode, make)
+
+    def _encode(self, make: Callable[[], Overview]) -> bytes:
+        with self._reading:
+            overview = make()
+        return overview.model_dump_json().encode()

@@ -1,0 +1,86 @@
+"""The page as `evenload collector` serves it: of real brokers, with what a real producer reports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from evenload.local_cluster import LocalCluster
+from kafka_connection import Connection
+from kafka_plugin.config import ProducerConfig
+from kafka_plugin.producer import BalancedProducer
+from kafka_plugin.topics import create_topic
+
+PATIENCE_S = 60
+MAIN = "from evenload.cli import main; main()"
+
+
+@pytest.fixture
+def collector_url(cluster: LocalCluster) -> Iterator[str]:
+    """A collector service of its own, for the session's cluster."""
+    servers = cluster.bootstrap_servers
+    command = ["collector", "--json", "--port", "0", "--interval", "0.3", "--bootstrap-servers", servers]
+    process = subprocess.Popen([sys.executable, "-c", MAIN, *command], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = ""
+        while not said.rstrip().endswith("}"):
+            line = process.stdout.readline()
+            assert line, "it ended before it served"
+            said += line
+        yield json.loads(said)["collector_url"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def get(url: str) -> tuple[str, str]:
+    with urllib.request.urlopen(url, timeout=20) as response:
+        return response.read().decode(), response.headers["Content-Type"]
+
+
+def wait_for(url: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        overview = json.loads(get(f"{url}/v1/overview")[0])
+        if holds(overview):
+            return overview
+        time.sleep(0.2)
+    pytest.fail(f"it never showed: {overview}")
+
+
+def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
+    connection: Connection, collector_url: str, topic_name: str
+) -> None:
+    create_topic(
+        connection,
+        topic_name,
+        num_partitions=3,
+        replication=1,
+        assignments=None,
+        configs={},
+        timeout_s=30,
+    )
+    html, kind = get(collector_url)
+    assert kind.startswith("text/html")
+    assert "evenload" in html
+    wait_for(collector_url, lambda seen: len(seen["brokers"]) == 3)
+    watched = connection.model_copy(update={"collector_url": collector_url})
+    settings = connection.confluent_config()
+    with BalancedProducer(settings, connection=watched, config=ProducerConfig(report_s=0.2)) as producer:
+        for _ in range(300):
+            producer.produce(topic_name, b"x" * 1000)
+        producer.flush(30)
+        seen = wait_for(collector_url, lambda seen: any(r["topic"] == topic_name for r in seen["routes"]))
+    (route,) = [route for route in seen["routes"] if route["topic"] == topic_name]
+    assert route["reason"] is None
+    assert {broker["willingness"] for broker in seen["brokers"]} == {1.0}
+    assert seen["history"]
+    assert seen["findings"]
