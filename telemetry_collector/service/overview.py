@@ -22,6 +22,7 @@ Read next: findings.py, which turns it into sentences.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,12 +194,13 @@ def _full_in_s(broker: BrokerSnapshot, announced_bytes: int) -> float | None:
     rate = broker.ingest_bytes_per_s or 0.0
     # A load that has said how much it will write ends there, and the forecast says where that is. Its rate,
     # taken for ever, would call every large load a disaster.
-    if rate < 1 or announced_bytes > rate * _ANNOUNCED_FOR_S:  # under a byte a second nothing fills
+    if rate <= 0 or announced_bytes > rate * _ANNOUNCED_FOR_S:
         return None
     # Whichever is used up first: its capacity, or its volume, which others may fill too.
     free = [] if broker.capacity_bytes is None else [max(0, broker.capacity_bytes - broker.used_bytes)]
     free += [] if broker.usable_bytes is None else [broker.usable_bytes]
-    return min(free) / rate if free else None
+    full_in_s = min(free) / rate if free else math.inf
+    return full_in_s if math.isfinite(full_in_s) else None
 
 
 def _why(scores: Mapping[str, float], weight: float | None) -> str:
