@@ -44,10 +44,10 @@ class OwnBytes:
     """Payload that one producer has sent to one topic. Any thread may call any method.
 
     Args:
-        clock: Seconds since 1970, the clock of snapshots.
+        clock: Seconds that only grow: somebody may set the machine's time while bytes are sent.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._sent: dict[int, int] = {}
@@ -85,17 +85,17 @@ class OwnBytes:
         with self._lock:
             return sum(self._sent.values())
 
-    def since(self, taken_at_s: float, stored: Mapping[int, float] | None = None) -> dict[int, int]:
+    def since(self, measured_at_s: float, stored: Mapping[int, float] | None = None) -> dict[int, int]:
         """By partition, what a snapshot of that time can't know; where in doubt, a little more.
 
         Args:
-            taken_at_s: When the snapshot was taken.
+            measured_at_s: When the snapshot was measured, by this producer's own clock.
             stored: By partition, the payload that came to the topic while this producer wrote, as that
                 snapshot holds it. Brokers have records some time before they are reported, and without this,
                 those would count twice. It is only believed while it can all be this producer's.
         """
         with self._lock:
-            known = self._acknowledged_at(taken_at_s)
+            known = self._acknowledged_at(measured_at_s)
             if stored is None or sum(stored.values()) > _FOREIGN_RATIO * sum(self._sent.values()):
                 stored = {}
             unknown = {
@@ -104,14 +104,14 @@ class OwnBytes:
             }
             return {partition: size_bytes for partition, size_bytes in unknown.items() if size_bytes > 0}
 
-    def acknowledged_before(self, taken_at_s: float) -> int:
+    def acknowledged_before(self, measured_at_s: float) -> int:
         """Payload that a snapshot of that time does know, at least."""
         with self._lock:
-            return sum(self._acknowledged_at(taken_at_s).values())
+            return sum(self._acknowledged_at(measured_at_s).values())
 
-    def _acknowledged_at(self, taken_at_s: float) -> Mapping[int, int]:
+    def _acknowledged_at(self, measured_at_s: float) -> Mapping[int, int]:
         for entry in reversed(self._history):
-            if entry.at_s <= taken_at_s:
+            if entry.at_s <= measured_at_s:
                 return entry.bytes_by_partition
         return {}
 
@@ -208,15 +208,20 @@ class TopicRouting:
             previous = None  # it would be followed further while brokers are even: without the new partitions
         ratio = self.stored_ratio or expected_ratio
         own_bytes = {}
-        if snapshot is not None:
-            own_bytes = self.own_bytes.since(snapshot.taken_at_s, self._stored_since_begin(snapshot, ratio))
+        now_s = 0.0
+        if cached is not None and snapshot is not None:
+            now_s = (
+                snapshot.taken_at_s + cached.age_s
+            )  # whatever our wall clock says
+            stored = self._stored_since_begin(snapshot, ratio)
+            own_bytes = self.own_bytes.since(time.monotonic() - cached.age_s, stored)
         route = self._router.route(
             snapshot,
             self.topic,
             num_partitions=self.num_partitions,
             remaining_bytes=remaining_bytes,
             own_bytes=own_bytes,
-            now_s=time.time(),
+            now_s=now_s,
             previous=previous,
             stored_ratio=ratio,
         )
@@ -305,7 +310,7 @@ class TopicRouting:
         if cached is None:
             return
         snapshot = cached.snapshot
-        payload = earlier_bytes + self.own_bytes.acknowledged_before(snapshot.taken_at_s)
+        payload = earlier_bytes + self.own_bytes.acknowledged_before(time.monotonic() - cached.age_s)
         if payload >= _MEASURABLE_BYTES:
             stored = sum(snapshot.leader_bytes(self.topic).values())
             self._stored_ratio = min(2.0, max(0.01, stored / payload))

@@ -61,9 +61,16 @@ class SnapshotCache:
         self._monotonic_clock = monotonic_clock
         self._entry: _Entry | None = None
 
-    def put(self, snapshot: ClusterSnapshot) -> None:
-        """Replace what readers get from now on."""
-        self._entry = _Entry(snapshot, snapshot.age_s(self._wall_clock()), self._monotonic_clock())
+    def put(self, snapshot: ClusterSnapshot, age_s: float | None = None) -> None:
+        """Replace what readers get from now on.
+
+        Args:
+            snapshot: the new one.
+            age_s: how old it is by now; None: as the wall clock says.
+        """
+        if age_s is None:
+            age_s = snapshot.age_s(self._wall_clock())
+        self._entry = _Entry(snapshot, max(0.0, age_s), self._monotonic_clock())
 
     def latest(self) -> CachedSnapshot | None:
         """The snapshot put in last, or None before the first. Costs about a microsecond."""

@@ -158,7 +158,7 @@ class SnapshotThread(ABC):
             loop.call_soon_threadsafe(act)
 
     def _publish(self, assembled: Assembled) -> None:
-        self.cache.put(assembled.snapshot)
+        self.cache.put(assembled.snapshot, time.monotonic() - assembled.measured_at_s)
         with self._news:
             self._assembled = assembled
             self._news.notify_all()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 
+import pytest
+
 from kafka_plugin.routing import OwnBytes, TopicRouting
 from router.route import Route
 from router.router import Router
@@ -63,8 +65,8 @@ def test_growth_that_cannot_all_be_ones_own_is_not_believed() -> None:
     own = OwnBytes()
     own.add_sent(0, 100)
     own.add_sent(1, 100)
-    assert own.since(time.time(), {0: 100.0, 1: 40.0}) == {1: 60}
-    assert own.since(time.time(), {0: 100.0, 1: 400.0}) == {0: 100, 1: 100}
+    assert own.since(time.monotonic(), {0: 100.0, 1: 40.0}) == {1: 60}
+    assert own.since(time.monotonic(), {0: 100.0, 1: 400.0}) == {0: 100, 1: 100}
 
 
 def test_a_producer_that_began_before_the_first_snapshot_takes_what_it_can_have_sent_for_its_own() -> None:
@@ -123,3 +125,26 @@ def test_what_is_refused_of_a_turn_is_made_up_for() -> None:
     assert routing.own_bytes.total_sent == total
     for partition, share in shares.items():
         assert abs(stored[partition] - share * total) < 5000
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_setting_the_machines_time_changes_no_decision(jump_s: float) -> None:
+    cache = SnapshotCache(30.0)
+    routing = _routing(cache)
+    _put(cache, (0, 0))
+    routing.refresh(100 * MIB)
+    routing.own_bytes.add_sent(0, 30 * MIB)
+    routing.own_bytes.add_acknowledged(0, 30 * MIB)
+    snapshot = make_snapshot(
+        [30 * MIB, 0],
+        1000 * MIB,
+        topics={"t": [(1,), (2,)]},
+        stored_bytes={("t", 0): 0, ("t", 1): 0},  # so that only the clock tells whose bytes these are
+        taken_at_s=time.time() + jump_s,
+    )
+    cache.put(snapshot, age_s=0.0)
+
+    route = routing.refresh(70 * MIB)
+
+    assert not route.is_fallback
+    assert abs(route.shares[0] - 20 / 70) < 1e-3  # 30 + 20 = 0 + 50
