@@ -11,6 +11,8 @@ back to even shares, which is counted.
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 from collections import deque
@@ -25,11 +27,14 @@ from telemetry_collector.cache import SnapshotCache
 from telemetry_collector.reports import RouteReport
 from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
+_log = logging.getLogger(__name__)
 _HISTORY_INTERVAL_S = 0.2
 _HISTORY_S = 120.0
 _MEASURABLE_BYTES = 4 << 20
 # Stored bytes are this much more than payload at most, when nobody else writes to the topic.
 _FOREIGN_RATIO = 1.1
+_FIGURES = re.compile(r"\d+(\.\d+)?(%| [KMGT]?i?B\b)")
+_SAID_MAX = 100
 
 
 PartitionCounter = Callable[[str, int], int | None]
@@ -151,6 +156,7 @@ class TopicRouting:
         self._stored_ratio: float | None = None
         self._earlier: dict[int, float] | None = None  # payload by partition, from before this producer
         self._batch_bytes = batch_bytes
+        self._said: set[str] = set()
         self._swapping = threading.Lock()
         self._route = self._even()
 
@@ -210,9 +216,7 @@ class TopicRouting:
         own_bytes = {}
         now_s = 0.0
         if cached is not None and snapshot is not None:
-            now_s = (
-                snapshot.taken_at_s + cached.age_s
-            )  # whatever our wall clock says
+            now_s = snapshot.taken_at_s + cached.age_s  # whatever our wall clock says
             stored = self._stored_since_begin(snapshot, ratio)
             own_bytes = self.own_bytes.since(time.monotonic() - cached.age_s, stored)
         route = self._router.route(
@@ -226,9 +230,18 @@ class TopicRouting:
             stored_ratio=ratio,
         )
         self.num_fallbacks += route.is_fallback
+        self._say(route.notes)
         with self._swapping:  # the client may have refused a partition while shares were being decided
             self._route = self._restricted(route)
         return self._route
+
+    def _say(self, notes: tuple[str, ...]) -> None:
+        """Log what routing can't level and what would help: each once, whatever its figures are by then."""
+        for note in notes:
+            subject = _FIGURES.sub("", note)
+            if subject not in self._said and len(self._said) < _SAID_MAX:
+                self._said.add(subject)
+                _log.warning("topic %s: %s", self.topic, note)
 
     def report(self, producer: str, remaining_bytes: int | None) -> RouteReport:
         """How this topic's records are routed at the moment, and why, for whoever wants to see it."""

@@ -148,7 +148,7 @@ def _unreached(decision: Decision) -> Iterator[str]:
     ]
     if emptier:
         yield (
-            f"{_brokers(emptier)} could take data but hold no partition of {decision.topic!r}. "
+            f"{_brokers(emptier)} could take data but {_holds(emptier)} no partition of {decision.topic!r}. "
             "Adding partitions there, or moving replicas there, would help."
         )
 

@@ -41,7 +41,7 @@ from router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
 from router.route import Route
 from router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
 from router.volumes import broker_of, by_volume
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
 
 __all__ = ["FallbackReason", "Router"]
 
@@ -56,6 +56,12 @@ _LEADER_SHARE_BAND = 0.02
 _SKIPPED_ROUNDS = 4
 # A load ends up to a turn away from its shares in each partition: a hundredth of what a partition gets.
 _TURNS = 100
+# A topic that retention lets grow by less is as large as it gets.
+_GROWTH_MIN_BYTES = 1 << 20
+_STEADY_NOTES = (
+    "retention.bytes deletes as much as comes: how full brokers are doesn't depend on where data goes, so "
+    "shares are even.",
+)
 _BATCH_BYTES_MIN = 32 * 1024
 
 
@@ -213,13 +219,16 @@ class Router:
             utilisation_limit=self.config.utilisation_limit,
         )
         remaining_stored = None if remaining_bytes is None else remaining_bytes * stored_ratio
+        growth = _growth_max_bytes(snapshot, topic, candidates.sets)
+        if growth < _GROWTH_MIN_BYTES:
+            return self._steady(candidates.sets, previous)
         context = GoalContext(
             broker_ids=table.broker_ids,
             used_bytes=table.used_bytes,
             capacity_bytes=capacity_as_seen(table.used_bytes, table.capacity_bytes, candidates.willing),
             leader_bytes=_leader_bytes(snapshot, topic, table, layout, own_stored),
             replica_sets=candidates.sets,
-            horizon_bytes=self._horizon_bytes(remaining_stored, table, all_sets),
+            horizon_bytes=min(growth, self._horizon_bytes(remaining_stored, table, all_sets)),
         )
         mixed = mix_goals(
             self._goals_aside.without(self._goals.current),
@@ -266,6 +275,14 @@ class Router:
         if previous.notes == notes:
             return previous
         return self._new(previous.shares, previous, notes=notes, batch_bytes=batch_bytes)
+
+    def _steady(self, sets: Sequence[ReplicaSet], previous: Route | None) -> Route:
+        """Even shares: whatever goes to a partition, as much is deleted there."""
+        numbers = [number for each in sets for number in each.partitions]
+        shares = dict.fromkeys(numbers, 1.0 / len(numbers))
+        if previous is not None and previous.notes == _STEADY_NOTES and previous.shares == shares:
+            return previous
+        return self._new(shares, previous, notes=_STEADY_NOTES)
 
     def _skipped_turns(self, num_partitions: int) -> int:
         # At first every batch is due at once, and large shares go first; after about as many turns as
@@ -380,6 +397,24 @@ def _check(num_partitions: int, remaining_bytes: int | None, stored_ratio: float
         raise ValueError(f"remaining_bytes is {remaining_bytes}, it has to be at least 0, or None")
     if not 0 < stored_ratio < math.inf:
         raise ValueError(f"stored_ratio is {stored_ratio}, it has to be finite and above 0")
+
+
+def _growth_max_bytes(snapshot: ClusterSnapshot, topic: str, sets: Sequence[ReplicaSet]) -> float:
+    """Stored bytes by which one copy of the topic can grow before retention deletes as much as comes."""
+    max_bytes = snapshot.partition_max_bytes.get(topic)
+    if max_bytes is None:
+        return math.inf
+    growth = 0
+    for each in sets:
+        for number in each.partitions:
+            key = TopicPartition(topic, number)
+            held = (
+                snapshot.brokers[broker_id].bytes_by_topic_partition.get(key, 0)
+                for broker_id in each.replica_ids
+                if broker_id in snapshot.brokers
+            )
+            growth += max(0, max_bytes - max(held, default=0))
+    return float(growth)
 
 
 def _by_partition(sets: Sequence[ReplicaSet], shares: FloatArray) -> dict[int, float]:

@@ -9,7 +9,8 @@ that hold their default are left away. A cluster of 1,000 brokers and 100,000 pa
      "cluster_id": "...", "taken_at_s": 1.7e9,
      "brokers": [{"broker_id": 1, "used_bytes": 5, ...}],
      "topics": {"clicks": {"partitions": [[NUMBER, LEADER, [REPLICA...], [IN SYNC...] or null,
-                                           [BYTES or null...] or null]]}}}
+                                           [BYTES or null...] or null]],
+                           "partition_max_bytes": 1000000}}}
 
 A reader ignores fields that it doesn't know, so that newer collectors can add some; what would change the
 meaning of one is another `schema_version`, which is refused.
@@ -121,7 +122,10 @@ def encode_snapshot(snapshot: ClusterSnapshot, topics: Collection[str] | None) -
     yield b'],"topics":{'
     for place, topic in enumerate(sorted(wanted)):
         rows = [_row(snapshot, topic, number, placed) for number, placed in snapshot.topics[topic].items()]
-        text = f"{json.dumps(topic)}:{json.dumps({'partitions': rows}, separators=_COMPACT)}"
+        said: dict[str, Any] = {"partitions": rows}
+        if topic in snapshot.partition_max_bytes:
+            said["partition_max_bytes"] = snapshot.partition_max_bytes[topic]
+        text = f"{json.dumps(topic)}:{json.dumps(said, separators=_COMPACT)}"
         yield (b"," if place else b"") + text.encode()
     yield b"}}"
 
@@ -238,6 +242,7 @@ class _Topic(_Said):
     partitions: list[
         tuple[_Id, _Id | None, tuple[_Id, ...], tuple[_Id, ...] | None, list[_Bytes | None] | None]
     ]
+    partition_max_bytes: _Bytes | None = None
 
 
 class _Weights(_Said):
@@ -287,6 +292,11 @@ def _snapshot(answer: _Answer) -> ClusterSnapshot:
         taken_at_s=answer.taken_at_s,
         brokers={broker.broker_id: _broker_snapshot(broker, held) for broker in answer.brokers},
         topics=topics,
+        partition_max_bytes={
+            topic: said.partition_max_bytes
+            for topic, said in answer.topics.items()
+            if said.partition_max_bytes is not None
+        },
     )
 
 

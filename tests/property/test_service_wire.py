@@ -8,6 +8,7 @@ import functools
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,13 @@ BROKERS = st.builds(
     announced_bytes=BYTES,
     log_dirs=st.dictionaries(TEXT, LOG_DIRS, max_size=2),
 )
+
+
+def _only_of_known_topics(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    limits = {t: most for t, most in snapshot.partition_max_bytes.items() if t in snapshot.topics}
+    return replace(snapshot, partition_max_bytes=limits)
+
+
 SNAPSHOTS = st.builds(
     ClusterSnapshot,
     cluster_id=TEXT,
@@ -78,7 +86,8 @@ SNAPSHOTS = st.builds(
         lambda brokers: {b.broker_id: b for b in brokers}
     ),
     topics=st.dictionaries(TOPICS, st.dictionaries(NUMBERS, PARTITIONS, max_size=4), max_size=3),
-)
+    partition_max_bytes=st.dictionaries(TOPICS, BYTES, max_size=3),
+).map(_only_of_known_topics)
 PART = st.floats(0, 1)
 WEIGHTS = st.none() | st.builds(
     Weights,
@@ -122,6 +131,7 @@ def _restricted(snapshot: ClusterSnapshot, topics: frozenset[str]) -> ClusterSna
         taken_at_s=snapshot.taken_at_s,
         brokers=brokers,
         topics={topic: layout for topic, layout in snapshot.topics.items() if topic in topics},
+        partition_max_bytes={t: most for t, most in snapshot.partition_max_bytes.items() if t in topics},
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from kafka_plugin.routing import TopicRouting
 from router.router import Router
 from telemetry_collector.cache import SnapshotCache
@@ -75,3 +77,18 @@ def test_a_topic_of_ones_own_keeps_its_partitions() -> None:
     routing = _routing(_measured(4), None)
     routing.refresh(None)
     assert _used(routing) == {0, 1}
+
+
+def test_what_routing_cannot_level_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    cache = SnapshotCache(30.0)
+    routing = _routing(cache, None)
+    for used_mib in (100, 150):
+        used = [0, 0, used_mib * MIB]  # broker 1 and 2 hold the topic; then broker 3 does too
+        layout = [(1,), (3,)]
+        cache.put(make_snapshot(used, 1000 * MIB, topics={"t": layout}, taken_at_s=time.time()), age_s=0)
+        routing.refresh(900 * MIB)
+        routing.refresh(800 * MIB)
+    said = [record.getMessage() for record in caplog.records]
+    (unreached,) = [each for each in said if "no partition of" in each]
+    assert unreached.startswith("topic t: broker 2 could take data but holds no partition")
+    assert len(said) == len({each.split(" (")[0] for each in said})
