@@ -51,17 +51,16 @@ def set_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> None:
     """Puts it on: rates first, so that nothing that is listed is ever unthrottled."""
     for broker_id, rates in throttle.rates.items():
         admin.change_settings(
-            [
-                SettingChange(of=broker_id, name=name, operation="SET", value=value)
-                for name, value in rates.items()
-            ]
+            broker_id,
+            [SettingChange(name=name, operation="SET", value=value) for name, value in rates.items()],
         )
     for topic, lists in throttle.replicas.items():
         admin.change_settings(
+            topic,
             [
-                SettingChange(of=topic, name=name, operation="APPEND", value=",".join(entries))
+                SettingChange(name=name, operation="APPEND", value=",".join(entries))
                 for name, entries in lists.items()
-            ]
+            ],
         )
 
 
@@ -74,29 +73,24 @@ def lift_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> ThrottleReco
     for topic, lists in throttle.replicas.items():
         there = admin.settings(topic, _LISTS)
         admin.change_settings(
-            [
-                _taken_out(topic, name, entries, there[name])
-                for name, entries in lists.items()
-                if name in there
-            ]
+            topic,
+            [_taken_out(name, entries, there[name]) for name, entries in lists.items() if name in there],
         )
     left = {}
     for broker_id, rates in throttle.rates.items():
         try:
             there = admin.settings(broker_id, _RATES)
             ours = [name for name, value in rates.items() if there.get(name) == value]
-            admin.change_settings(
-                [SettingChange(of=broker_id, name=name, operation="DELETE") for name in ours]
-            )
+            admin.change_settings(broker_id, [SettingChange(name=name, operation="DELETE") for name in ours])
         except BalanceInterruptedError:
             left[broker_id] = rates
     return ThrottleRecord(rates=left) if left else None
 
 
-def _taken_out(topic: str, name: str, entries: Sequence[str], value: str) -> SettingChange:
+def _taken_out(name: str, entries: Sequence[str], value: str) -> SettingChange:
     if set(value.split(",")) <= set(entries):  # an empty list would stay as a setting
-        return SettingChange(of=topic, name=name, operation="DELETE")
-    return SettingChange(of=topic, name=name, operation="SUBTRACT", value=",".join(entries))
+        return SettingChange(name=name, operation="DELETE")
+    return SettingChange(name=name, operation="SUBTRACT", value=",".join(entries))
 
 
 def _entries(name: str, topic: str, moves: Sequence[Move]) -> Iterable[str]:
