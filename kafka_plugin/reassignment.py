@@ -102,7 +102,7 @@ class Mover:
         left_behind = self._record.throttle.rates if self._record.throttle is not None else {}
         noted = throttle.model_copy(update={"rates": {**left_behind, **throttle.rates}})
         self._note(targets=tuple(map(Target.of, moves)), throttle=noted)
-        set_throttle(self._admin, throttle)
+        set_throttle(self._admin, throttle, timeout_s=self._config.timeout_s)
         refused = self._admin.reassign({move.topic_partition: move.replica_ids for move in moves})
         for move in moves:
             if reason := refused.get(move.topic_partition):

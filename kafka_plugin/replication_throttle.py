@@ -11,6 +11,7 @@ rate can only be taken off by its own broker, so that of a dead one is left for 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from kafka_plugin.balance_admin import BalanceAdmin, SettingChange
@@ -24,6 +25,7 @@ _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.r
 _LEADERS = "leader.replication.throttled.replicas"
 _FOLLOWERS = "follower.replication.throttled.replicas"
 _LISTS = (_LEADERS, _FOLLOWERS)
+_POLL_S = 0.05
 
 
 def plan_throttle(admin: BalanceAdmin, moves: Sequence[Move], bytes_per_s: int) -> ThrottleRecord:
@@ -47,21 +49,28 @@ def plan_throttle(admin: BalanceAdmin, moves: Sequence[Move], bytes_per_s: int) 
     return ThrottleRecord(rates=rates, replicas=replicas)
 
 
-def set_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> None:
-    """Puts it on: rates first, so that nothing that is listed is ever unthrottled."""
-    for broker_id, rates in throttle.rates.items():
-        admin.change_settings(
-            broker_id,
-            [SettingChange(name=name, operation="SET", value=value) for name, value in rates.items()],
-        )
+def set_throttle(admin: BalanceAdmin, throttle: ThrottleRecord, *, timeout_s: float) -> None:
+    """Puts it on, and waits until brokers know: what is moved before that goes unthrottled.
+
+    Brokers learn of changes in the order in which they were made. So lists come first: whoever knows its rate
+    knows the lists too.
+    """
     for topic, lists in throttle.replicas.items():
-        admin.change_settings(
-            topic,
-            [
-                SettingChange(name=name, operation="APPEND", value=",".join(entries))
-                for name, entries in lists.items()
-            ],
-        )
+        changes = [
+            SettingChange(name=name, operation="APPEND", value=",".join(entries))
+            for name, entries in lists.items()
+        ]
+        admin.change_settings(topic, changes)
+    for broker_id, rates in throttle.rates.items():
+        changes = [SettingChange(name=name, operation="SET", value=value) for name, value in rates.items()]
+        admin.change_settings(broker_id, changes)
+    deadline_s = time.monotonic() + timeout_s
+    for broker_id, rates in throttle.rates.items():
+        while admin.settings(broker_id, list(rates)) != rates:
+            if time.monotonic() > deadline_s:
+                reason = f"broker {broker_id} doesn't know its rate after {timeout_s:.0f} s"
+                raise BalanceInterruptedError("setting throttles", reason)
+            time.sleep(_POLL_S)
 
 
 def lift_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> ThrottleRecord | None:

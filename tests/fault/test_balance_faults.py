@@ -204,7 +204,7 @@ def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster
         if progress.note is not None:
             said.append(progress.note)
             noticed.set()
-        if not threads:
+        if progress.planned_bytes and not threads:
             skewed.kill_broker(gone) if trouble == "killed" else skewed.pause_broker(gone)
             threads.append(threading.Thread(target=restart))
             threads[0].start()
@@ -222,8 +222,8 @@ def test_what_makes_no_progress_is_taken_back(skewed: LocalCluster) -> None:
     gone = preview_balance(connection).plan.moves[0].added_ids[0]
     killed: list[int] = []
 
-    def kill(_: Any) -> None:
-        if not killed:
+    def kill(progress: Any) -> None:
+        if progress.planned_bytes and not killed:
             killed.append(gone)
             skewed.kill_broker(gone)
 
