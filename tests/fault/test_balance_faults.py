@@ -30,7 +30,7 @@ from kafka_plugin.topics import create_topic
 from telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
-SLOW = "1MiB/s"
+SLOW = "400KiB/s"
 SLOWLY = BalanceConfig(throttle_bytes_per_s=MIB, poll_s=0.05, quiet_s=1)
 FAST = BalanceConfig(throttle_bytes_per_s=200 * MIB, poll_s=0.05)
 
