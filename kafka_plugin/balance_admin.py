@@ -50,9 +50,8 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingChange:
-    """A change of one setting of a broker (an int) or a topic; None deletes it."""
+    """A change of one setting."""
 
-    of: int | str
     name: str
     operation: str  # SET, DELETE, APPEND or SUBTRACT
     value: str | None = None
@@ -81,13 +80,12 @@ class BalanceAdmin:
     ) -> None:
         self._admin.close()
 
-    def reassignments(self, timeout_s: float | None = None) -> dict[TopicPartition, Reassignment]:
+    def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """All that Kafka is at, whoever ordered them."""
         found = self._ask(
             "asking for reassignments",
             "DESCRIBE on the cluster",
             self._admin.list_partition_reassignments,
-            timeout_s,
         )
         return {
             TopicPartition(at.topic, at.partition): Reassignment(
@@ -141,7 +139,7 @@ class BalanceAdmin:
         }
 
     def settings(self, of: int | str, names: Sequence[str]) -> dict[str, str]:
-        """What these are set to, here or for all brokers; none for what isn't, or a topic that is gone."""
+        """What a broker (an int) or topic has these set to, inherited or not; none for what isn't set."""
         permission = "DESCRIBE_CONFIGS on the cluster and the topics"
         asked = ConfigResource(_kind(of), str(of), list(names))
         try:
@@ -150,17 +148,12 @@ class BalanceAdmin:
             return {}
         return {config.name: config.value for config in found.configs if config.value}
 
-    def change_settings(self, changes: Sequence[SettingChange], timeout_s: float | None = None) -> None:
-        """Changes settings of one broker or one topic; a topic that is gone has none to change."""
+    def change_settings(self, of: int | str, changes: Sequence[SettingChange]) -> None:
+        """Changes settings of a broker (an int) or a topic; a topic that is gone has none to change."""
         if not changes:
             return
-        of = changes[0].of
         kind = _kind(of)
-        operations = {
-            change.name: (AlterConfigOp[change.operation], change.value)
-            for change in changes
-            if change.of == of
-        }
+        operations = {change.name: (AlterConfigOp[change.operation], change.value) for change in changes}
         permission = "ALTER_CONFIGS on the cluster and the topics"
         doing = f"changing settings of {_named(of)}"
 
@@ -174,7 +167,7 @@ class BalanceAdmin:
             if result != "OK" and "UnknownTopicOrPartition" not in result:
                 raise BalanceInterruptedError(doing, result)
 
-        self._ask(doing, permission, change, timeout_s)
+        self._ask(doing, permission, change)
 
     def _described(self, asked: ConfigResource) -> Any:
         # kafka-python's own describe_configs takes a refusal for an empty answer (3.0.12).

@@ -11,12 +11,15 @@ complete stay, copies on their way are dropped, and these partitions are as they
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from dataset_catalog.errors import CatalogError
+from kafka_connection import KafkaConnectionError
 from kafka_plugin.balance_admin import BalanceAdmin
 from kafka_plugin.balance_config import BalanceConfig
 from kafka_plugin.balance_record import BalanceLog, BalanceRecord, Target
@@ -32,6 +35,7 @@ from telemetry_collector.snapshot import TopicPartition
 
 __all__ = ["Mover", "StepProgress"]
 
+_log = logging.getLogger(__name__)
 _CANCEL_TIMEOUT_S = 30.0
 _HEARTBEAT_S = 10.0
 _METADATA_DELAY_S = 10.0  # by which a broker may be behind the controller
@@ -98,7 +102,7 @@ class Mover:
         left_behind = self._record.throttle.rates if self._record.throttle is not None else {}
         noted = throttle.model_copy(update={"rates": {**left_behind, **throttle.rates}})
         self._note(targets=tuple(map(Target.of, moves)), throttle=noted)
-        set_throttle(self._admin, throttle)
+        set_throttle(self._admin, throttle, timeout_s=self._config.timeout_s)
         refused = self._admin.reassign({move.topic_partition: move.replica_ids for move in moves})
         for move in moves:
             if reason := refused.get(move.topic_partition):
@@ -193,11 +197,18 @@ class Mover:
                 reason = f"nothing has moved for {watch.quiet_s():.0f} s ({problem or 'brokers say no more'})"
                 raise BalanceInterruptedError("copying", reason)
             if time.monotonic() - heard_s > _HEARTBEAT_S:
+                self._give_sign_of_life()
                 heard_s = time.monotonic()
-                self._check_still_ours(len(running))
-                self._note()
             time.sleep(self._config.poll_s)
         progress(StepProgress(sum(sizes.values())))
+
+    def _give_sign_of_life(self) -> None:
+        try:
+            self._check_still_ours(len(self._record.targets))
+            self._note()
+        except (CatalogError, KafkaConnectionError) as error:
+            # The record may lie on the very broker that is waited for; moving doesn't depend on it.
+            _log.warning("no sign of life could be written: %s", error)
 
     def _check_arrived(self) -> None:
         """Kafka is at nothing of ours any more also when somebody has cancelled it."""

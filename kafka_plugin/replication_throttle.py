@@ -11,6 +11,7 @@ rate can only be taken off by its own broker, so that of a dead one is left for 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from kafka_plugin.balance_admin import BalanceAdmin, SettingChange
@@ -24,6 +25,7 @@ _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.r
 _LEADERS = "leader.replication.throttled.replicas"
 _FOLLOWERS = "follower.replication.throttled.replicas"
 _LISTS = (_LEADERS, _FOLLOWERS)
+_POLL_S = 0.05
 
 
 def plan_throttle(admin: BalanceAdmin, moves: Sequence[Move], bytes_per_s: int) -> ThrottleRecord:
@@ -47,22 +49,28 @@ def plan_throttle(admin: BalanceAdmin, moves: Sequence[Move], bytes_per_s: int) 
     return ThrottleRecord(rates=rates, replicas=replicas)
 
 
-def set_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> None:
-    """Puts it on: rates first, so that nothing that is listed is ever unthrottled."""
-    for broker_id, rates in throttle.rates.items():
-        admin.change_settings(
-            [
-                SettingChange(of=broker_id, name=name, operation="SET", value=value)
-                for name, value in rates.items()
-            ]
-        )
+def set_throttle(admin: BalanceAdmin, throttle: ThrottleRecord, *, timeout_s: float) -> None:
+    """Puts it on, and waits until brokers know: what is moved before that goes unthrottled.
+
+    Brokers learn of changes in the order in which they were made. So lists come first: whoever knows its rate
+    knows the lists too.
+    """
     for topic, lists in throttle.replicas.items():
-        admin.change_settings(
-            [
-                SettingChange(of=topic, name=name, operation="APPEND", value=",".join(entries))
-                for name, entries in lists.items()
-            ]
-        )
+        changes = [
+            SettingChange(name=name, operation="APPEND", value=",".join(entries))
+            for name, entries in lists.items()
+        ]
+        admin.change_settings(topic, changes)
+    for broker_id, rates in throttle.rates.items():
+        changes = [SettingChange(name=name, operation="SET", value=value) for name, value in rates.items()]
+        admin.change_settings(broker_id, changes)
+    deadline_s = time.monotonic() + timeout_s
+    for broker_id, rates in throttle.rates.items():
+        while admin.settings(broker_id, list(rates)) != rates:
+            if time.monotonic() > deadline_s:
+                reason = f"broker {broker_id} doesn't know its rate after {timeout_s:.0f} s"
+                raise BalanceInterruptedError("setting throttles", reason)
+            time.sleep(_POLL_S)
 
 
 def lift_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> ThrottleRecord | None:
@@ -74,29 +82,24 @@ def lift_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> ThrottleReco
     for topic, lists in throttle.replicas.items():
         there = admin.settings(topic, _LISTS)
         admin.change_settings(
-            [
-                _taken_out(topic, name, entries, there[name])
-                for name, entries in lists.items()
-                if name in there
-            ]
+            topic,
+            [_taken_out(name, entries, there[name]) for name, entries in lists.items() if name in there],
         )
     left = {}
     for broker_id, rates in throttle.rates.items():
         try:
             there = admin.settings(broker_id, _RATES)
             ours = [name for name, value in rates.items() if there.get(name) == value]
-            admin.change_settings(
-                [SettingChange(of=broker_id, name=name, operation="DELETE") for name in ours]
-            )
+            admin.change_settings(broker_id, [SettingChange(name=name, operation="DELETE") for name in ours])
         except BalanceInterruptedError:
             left[broker_id] = rates
     return ThrottleRecord(rates=left) if left else None
 
 
-def _taken_out(topic: str, name: str, entries: Sequence[str], value: str) -> SettingChange:
+def _taken_out(name: str, entries: Sequence[str], value: str) -> SettingChange:
     if set(value.split(",")) <= set(entries):  # an empty list would stay as a setting
-        return SettingChange(of=topic, name=name, operation="DELETE")
-    return SettingChange(of=topic, name=name, operation="SUBTRACT", value=",".join(entries))
+        return SettingChange(name=name, operation="DELETE")
+    return SettingChange(name=name, operation="SUBTRACT", value=",".join(entries))
 
 
 def _entries(name: str, topic: str, moves: Sequence[Move]) -> Iterable[str]:

@@ -30,8 +30,8 @@ from kafka_plugin.topics import create_topic
 from telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
-SLOW = "1MiB/s"
-SLOWLY = BalanceConfig(throttle_bytes_per_s=2 * MIB, poll_s=0.05, quiet_s=1)
+SLOW = "400KiB/s"
+SLOWLY = BalanceConfig(throttle_bytes_per_s=MIB, poll_s=0.05, quiet_s=1)
 FAST = BalanceConfig(throttle_bytes_per_s=200 * MIB, poll_s=0.05)
 
 pytestmark = pytest.mark.timeout(300)
@@ -204,7 +204,7 @@ def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster
         if progress.note is not None:
             said.append(progress.note)
             noticed.set()
-        if progress.moved_bytes and not threads:
+        if progress.planned_bytes and not threads:
             skewed.kill_broker(gone) if trouble == "killed" else skewed.pause_broker(gone)
             threads.append(threading.Thread(target=restart))
             threads[0].start()
@@ -223,7 +223,7 @@ def test_what_makes_no_progress_is_taken_back(skewed: LocalCluster) -> None:
     killed: list[int] = []
 
     def kill(progress: Any) -> None:
-        if progress.moved_bytes and not killed:
+        if progress.planned_bytes and not killed:
             killed.append(gone)
             skewed.kill_broker(gone)
 
