@@ -6,8 +6,9 @@ import click
 
 from benchmarks.balance import balance
 from benchmarks.read import read
+from benchmarks.scale import scale
 
-BENCHMARKS: tuple[click.Command, ...] = (balance, read)
+BENCHMARKS: tuple[click.Command, ...] = (balance, read, scale)
 
 
 @click.group(invoke_without_command=True)
