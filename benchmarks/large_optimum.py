@@ -1,7 +1,7 @@
 """The best possible levels of a large cluster: as optimum.py, but in seconds for a thousand brokers.
 
-The yardstick of `benchmarks scale`; it shares no code with `router`. Asking of each broker whether it could be
-lower, as optimum.py does, takes a thousand programs a level. Three facts spare most of them:
+The yardstick of `benchmarks scale`; it shares no code with `router`. Asking of each broker whether it could
+be lower, as optimum.py does, takes a thousand programs a level. Three facts spare most of them:
 
 - The line, the highest level of a broker that gets anything, can be searched for: with only the sets allowed
   whose brokers are all below a bound already, the lowest maximum falls as the bound rises, until it is below

@@ -2,13 +2,15 @@
 
 Simulated clusters with the router's real code: 1,000 brokers, 100,000 partitions of 3 replicas, a topic of
 3,000 of them. How long it takes to decide that topic's shares, how far they are from the exact optimum, what
-happens when a thousand producers follow them from measurements of long ago, and what all that takes of memory.
+happens when a thousand producers follow them from measurements of long ago, and what all that takes of
+memory.
 
-evenload passes when a decision takes under 0.5 s and leaves the highest level and the spread at most 0.5 points
-above the optimum's, and when no broker ever gets more than twice its fair share in a sampling period.
+evenload passes when a decision takes under 0.5 s and leaves the line and the spread (scale_decisions.py says
+what they are) at most 0.5 points above the optimum's, and when no broker ever gets more than twice its fair
+share in a sampling period.
 
-Read next: scale_clusters.py (the states), scale_decisions.py (time and optimum), scale_simulation.py (producers),
-scale_memory.py, scale_report.py (tables and picture).
+Read next: scale_clusters.py (the states), scale_decisions.py (time and optimum), scale_simulation.py
+(producers), scale_memory.py, scale_report.py (tables and picture).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The clusters that `benchmarks scale` simulates: how full a thousand brokers are, and where a topic lies.
 
-All have one topic of 3,000 partitions among 100,000, with 3 replicas each: every broker leads as many, as Kafka
-places them, and followers are drawn by seed, as they lie after years of moves. Nothing here does I/O.
+All have one topic of 3,000 partitions among 100,000, with 3 replicas each: every broker leads as many, as
+Kafka places them, and followers are drawn by seed, as they lie after years of moves. Nothing here does I/O.
 """
 
 from __future__ import annotations

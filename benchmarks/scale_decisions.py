@@ -2,10 +2,10 @@
 
 What is timed is `Router.route` as a producer calls it when a snapshot comes: with bytes of its own in every
 partition, and a route that it follows already. Levels are compared with those of the exact optimum
-(large_optimum.py) for the same bytes to come. Three numbers say how they differ: the *line* (the highest level
-of a broker that gets anything; what is higher was so before), the *spread* (highest less lowest), and, rank by
-rank from the highest down, the mean and the largest difference. The goal is on the first two. A single broker
-far down may differ by more: a hundredth of a point more at the line can free points below it.
+(large_optimum.py) for the same bytes to come. Three numbers say how they differ: the *line* (the highest
+level of a broker that gets anything; what is higher was so before), the *spread* (highest less lowest), and,
+rank by rank from the highest down, the mean and the largest difference. The goal is on the first two. A
+single broker far down may differ by more: a hundredth of a point more at the line can free points below it.
 """
 
 from __future__ import annotations

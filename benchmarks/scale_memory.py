@@ -1,7 +1,7 @@
 """What a snapshot, a route and a producer's books take of memory, as Python's allocator counts it.
 
-A layout is shared by all snapshots that have it; it is in the figures of both. A producer's books are at their
-largest: every partition written to in each of the last two minutes' entries.
+A layout is shared by all snapshots that have it; it is in the figures of both. A producer's books are at
+their largest: every partition written to in each of the last two minutes' entries.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Many producers that write one topic at once, each by its own route from its own delayed snapshot.
 
 What is real: `Router`, `Route`, and all that they use. What is simulated: brokers are numbers, time goes in
-seconds, and nothing fails. Each producer has its own rhythm: it measures brokers each 27 to 33 s, gets to know
-what it measured 5 s later, decides then, and writes by that until the next: what it goes by is 5 to 38 s old.
-What it has sent since its measurement it counts in. Producers know neither each other nor how much will come.
+seconds, and nothing fails. Each producer has its own rhythm: it measures brokers each 27 to 33 s, gets to
+know what it measured 5 s later, decides then, and writes by that until the next: what it goes by is 5 to 38 s
+old. What it has sent since its measurement it counts in. Producers know neither each other nor how much will
+come.
 
-The idea behind "no herd": within a sampling period no broker gets more than twice its fair share, which is what
-it would have got if all had decided at the period's beginning from what was true then, or an even share of all
-bytes if that is more. (A broker that is due nothing still gets a batch from here and there.)
+The idea behind "no herd": within a sampling period no broker gets more than twice its fair share, which is
+what it would have got if all had decided at the period's beginning from what was true then, or an even share
+of all bytes if that is more. (A broker that is due nothing still gets a batch from here and there.)
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from router.router import Router
 PERIOD_S = 30
 JITTER_S = 3
 DELAY_S = 5
-# Of all producers together: 300 a broker and second of its copies, so that no ratio is just noise of few turns.
-TURNS_PER_S = 10_000
 UNDELAYED_STEP_S = 3
 
 
@@ -39,11 +38,13 @@ class Load:
         num_producers: All write as fast.
         num_periods: How many sampling periods it lasts.
         period_fraction: Part of the cluster's capacity that is written in a period, all copies counted.
+        turns_per_s: Batches that all producers together send in a second; with few, ratios are just noise.
     """
 
     num_producers: int
     num_periods: int
     period_fraction: float
+    turns_per_s: int = 10_000
 
 
 @dataclass(slots=True)
@@ -96,7 +97,7 @@ class Simulation:
     def turn_bytes(self) -> int:
         """What a producer sends in one turn, one copy."""
         in_period = self.load.period_fraction * float(self.cluster.capacity_bytes.sum()) / REPLICATION
-        return max(1, int(in_period / PERIOD_S / TURNS_PER_S))
+        return max(1, int(in_period / PERIOD_S / self.load.turns_per_s))
 
     @property
     def used_bytes(self) -> Numbers:
@@ -129,7 +130,7 @@ class Simulation:
         for number in range(self.load.num_periods):
             for now_s in range(number * PERIOD_S, (number + 1) * PERIOD_S, UNDELAYED_STEP_S):
                 shares = self._shares_of_truth(config, now_s)
-                self.written_bytes += shares * self.turn_bytes * TURNS_PER_S * UNDELAYED_STEP_S
+                self.written_bytes += shares * self.turn_bytes * self.load.turns_per_s * UNDELAYED_STEP_S
             reached.append(self.used_bytes / self.cluster.capacity_bytes)
         return reached
 
@@ -175,7 +176,7 @@ class Simulation:
 
     def _send(self, producer: _Producer) -> None:
         assert producer.route is not None
-        for _ in range(TURNS_PER_S // self.load.num_producers):
+        for _ in range(self.load.turns_per_s // self.load.num_producers):
             partition = producer.route.partition_for(self.turn_bytes)
             producer.sent_bytes[partition] += self.turn_bytes
             self.written_bytes[partition] += self.turn_bytes
