@@ -63,9 +63,9 @@ def scale(quick: bool, folder: Path | None) -> None:
     part = 10 if quick else 1
     result = measure(
         Size(num_brokers=1_000 // part, num_partitions=3_000 // part, num_all_partitions=100_000 // part),
-        loads=[(MANY_STATE, MANY), *((state, FEWER) for state in STATES)]
-        if not quick
-        else [(state, QUICK) for state in STATES],
+        loads=[(state, QUICK) for state in STATES]
+        if quick
+        else [(MANY_STATE, MANY), *((state, FEWER) for state in STATES)],
         num_random=NUM_RANDOM // part,
     )
     console.print(tables(result))
@@ -89,7 +89,7 @@ def measure(size: Size, *, loads: Sequence[tuple[str, Load]], num_random: int) -
     """
     timings = [time_decision(state, size, SEED) for state in STATES]
     memory = measure_memory(size, SEED)
-    # Forked, a process would wait for ever for the threads of the linear programs' solver.
+    # Spawned: a fork would lose the threads that linear algebra and the programs' solver may have by now.
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         simulated = [pool.submit(simulate, state, size, each, SEED) for state, each in loads]
