@@ -6,10 +6,11 @@ import click
 
 from benchmarks.balance import balance
 from benchmarks.read import read
+from benchmarks.scale import scale
 from benchmarks.uneven import uneven
 from benchmarks.write import write
 
-BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write)
+BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale)
 
 
 @click.group(invoke_without_command=True)

@@ -1,0 +1,109 @@
+"""Does it hold at size? `python -m benchmarks scale`
+
+Simulated clusters with the router's real code: 1,000 brokers, 100,000 partitions of 3 replicas, a topic of
+3,000 of them. How long it takes to decide that topic's shares, how far they are from the exact optimum, what
+happens when a thousand producers follow them from measurements of long ago, and what all that takes of
+memory.
+
+evenload passes when a decision takes under 0.5 s and leaves the line and the spread (scale_decisions.py says
+what they are) at most 0.5 points above the optimum's, and when no broker ever gets more than twice its fair
+share in a sampling period.
+
+Read next: scale_clusters.py (the states), scale_decisions.py (time and optimum), scale_simulation.py
+(producers), scale_memory.py, scale_report.py (tables and picture).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
+from benchmarks.scale_clusters import STATES, Size
+from benchmarks.scale_decisions import compare_random, compare_with_optimum, time_decision
+from benchmarks.scale_memory import measure_memory
+from benchmarks.scale_report import Result, document, draw, passes, tables
+from benchmarks.scale_simulation import Load, simulate
+
+SEED = 1
+# What is still to come, as a part of the brokers' capacity, all copies counted; None: nobody knows.
+REMAINING = (None, 0.3)
+NUM_RANDOM = 40
+# A twentieth of all capacity in 30 s: some hundred times what brokers take, so delay shows the more.
+MANY = Load(num_producers=1_000, num_periods=3, period_fraction=0.05)
+# A decision takes a tenth of a second: in all states, fewer producers that each write more.
+FEWER = Load(num_producers=50, num_periods=10, period_fraction=0.05)
+QUICK = Load(num_producers=20, num_periods=10, period_fraction=0.05)
+MANY_STATE = "20 joined empty"
+TABLE_WIDTH = 120
+
+
+@click.command()
+@click.option(
+    "--quick", is_flag=True, help="A tenth of everything; writes no result unless --results is given."
+)
+@click.option(
+    "--results",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where scale.json and scale.svg go. Default: benchmarks/results, for a whole run.",
+)
+def scale(quick: bool, folder: Path | None) -> None:
+    """A thousand brokers, a thousand producers, simulated; exit status 1 if a goal is missed."""
+    console = Console(highlight=False)
+    console.width = max(console.width, TABLE_WIDTH)
+    begun_s = time.monotonic()
+    part = 10 if quick else 1
+    result = measure(
+        Size(num_brokers=1_000 // part, num_partitions=3_000 // part, num_all_partitions=100_000 // part),
+        loads=[(state, QUICK) for state in STATES]
+        if quick
+        else [(MANY_STATE, MANY), *((state, FEWER) for state in STATES)],
+        num_random=NUM_RANDOM // part,
+    )
+    console.print(tables(result))
+    console.print(f"{time.monotonic() - begun_s:.0f} s")
+    if folder is None and not quick:
+        folder = RESULTS_FOLDER
+    if folder is not None:
+        write_json(folder / "scale.json", document(result))
+        write_svg(folder / "scale.svg", draw(result))
+    if not passes(result):
+        raise click.exceptions.Exit(1)
+
+
+def measure(size: Size, *, loads: Sequence[tuple[str, Load]], num_random: int) -> Result:
+    """All of it. What is timed runs alone, the rest on all cores.
+
+    Args:
+        size: Of the clusters.
+        loads: What is written, each in a state; the longest first.
+        num_random: How many smaller random clusters are compared with the optimum.
+    """
+    timings = [time_decision(state, size, SEED) for state in STATES]
+    memory = measure_memory(size, SEED)
+    # Spawned: a fork would lose the threads that linear algebra and the programs' solver may have by now.
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        simulated = [pool.submit(simulate, state, size, each, SEED) for state, each in loads]
+        compared = [
+            pool.submit(compare_with_optimum, state, size, SEED, remaining)
+            for state in STATES
+            for remaining in REMAINING
+        ]
+        random = [pool.submit(compare_random, seed) for seed in range(num_random)]
+        return Result(
+            size=size,
+            timings=timings,
+            memory=memory,
+            compared=[each.result() for each in compared],
+            random=[each.result() for each in random],
+            simulated=[each.result() for each in simulated],
+        )
