@@ -7,10 +7,11 @@ import click
 from benchmarks.balance import balance
 from benchmarks.read import read
 from benchmarks.scale import scale
+from benchmarks.telemetry import telemetry
 from benchmarks.uneven import uneven
 from benchmarks.write import write
 
-BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale)
+BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale, telemetry)
 
 
 @click.group(invoke_without_command=True)

@@ -14,12 +14,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from telemetry_collector.cache import CachedSnapshot
 from telemetry_collector.collector import Collector
 from telemetry_collector.errors import CollectorError
 from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.announced import AnnouncedBytes
 from telemetry_collector.service.answers import Answers
 from telemetry_collector.service.compressed import Part
 from telemetry_collector.service.config import ServiceConfig
@@ -69,7 +70,9 @@ class CollectorService:
         self._reports: Told[tuple[str, str], RouteReport] = Told(self.config.reports_max, _TOLD_MAX_BYTES)
         self._clients: Told[str, None] = Told(self.config.clients_max, self.config.clients_max)
         self._topics: Told[str, None] = Told(self.config.topics_max, self.config.topics_max)
-        self._encoded_told: tuple[tuple[int, Weights | None], Part] | None = None
+        self._said: tuple[int, Weights | None] | None = None  # what the next two are of
+        self._announced = AnnouncedBytes()
+        self._encoded_told: Part | None = None
         self._told_number = 0
         self._numbered: ClusterSnapshot | None = None
         self._snapshot_number = 0
@@ -217,15 +220,26 @@ class CollectorService:
 
     # What it all looks like encoded.
 
-    def told(self) -> tuple[Part, int]:
-        """What operators and loads have said; and a number, another one for each that is different."""
+    def told(self, without: Collection[str] = ()) -> tuple[Part, int]:
+        """What operators and loads have said; and a number, another one for each that is different.
+
+        Args:
+            without: loads that don't count, as whoever asks knows of them.
+        """
         self._intents.expire(self._clock())
         said = (self._intents.revision, self._weights)
-        if self._encoded_told is None or self._encoded_told[0] != said:
-            announced = {intent.load: intent.bytes_by_broker for intent in self.intents}
+        if self._said != said:
+            self._said, self._encoded_told = said, None
             self._told_number += 1
-            self._encoded_told = (said, Part.of([encode_told(self._weights, announced)]))
-        return self._encoded_told[1], self._told_number
+            self._announced.count(self.intents)
+        if any(load in self._intents for load in without):
+            return self._encode_told(without), self._told_number
+        if self._encoded_told is None:
+            self._encoded_told = self._encode_told(())
+        return self._encoded_told, self._told_number
+
+    def _encode_told(self, without: Collection[str]) -> Part:
+        return Part.of([encode_told(self._weights, self._announced.without(without))])
 
     def number_of(self, snapshot: ClusterSnapshot) -> int:
         """Another number for each latest snapshot; several may be of the same time."""
