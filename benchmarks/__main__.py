@@ -6,10 +6,11 @@ import click
 
 from benchmarks.balance import balance
 from benchmarks.read import read
+from benchmarks.telemetry import telemetry
 from benchmarks.uneven import uneven
 from benchmarks.write import write
 
-BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write)
+BENCHMARKS: tuple[click.Command, ...] = (balance, read, telemetry, uneven, write)
 
 
 @click.group(invoke_without_command=True)

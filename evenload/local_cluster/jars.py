@@ -27,6 +27,7 @@ KAFKA_VERSIONS = ("3.3.2", "3.9.1", "4.3.1")
 KAFKA_VERSION = KAFKA_VERSIONS[-1]
 # Without a binding of its slf4j 1.7, a broker logs nothing, not even why it died.
 _LOG_ARTIFACT = "org.slf4j:slf4j-simple:1.7.36"
+_EXPORTER_VERSION = "1.0.1"
 _NUM_DOWNLOADS = 4
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _OLDEST = [3, 3, 0]
@@ -80,6 +81,22 @@ def tools_classpath(progress: Progress = lambda _: None) -> list[Path]:
 
     what = f"Kafka's tools {KAFKA_VERSION} (1 MB, once)"
     return [*kafka_classpath(progress), *_cached_or_fetched(f"tools-{KAFKA_VERSION}", what, fetch, progress)]
+
+
+def exporter_jar(progress: Progress = lambda _: None) -> Path:
+    """The Java agent that serves a broker's own metrics to Prometheus (the JMX exporter).
+
+    Raises:
+        JarsUnavailableError: it isn't cached and can't be fetched.
+    """
+
+    def fetch(cache: Path) -> list[Path]:
+        wanted = (f"io.prometheus.jmx:jmx_prometheus_javaagent:{_EXPORTER_VERSION}",)
+        return _fetch(cache, wanted, with_dependencies=False)
+
+    what = f"the JMX exporter {_EXPORTER_VERSION} (3 MB, once)"
+    (jar,) = _cached_or_fetched(f"exporter-{_EXPORTER_VERSION}", what, fetch, progress)
+    return jar
 
 
 def _cached_or_fetched(

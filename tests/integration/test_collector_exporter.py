@@ -14,7 +14,8 @@ import psutil
 import pytest
 from kafka.admin import NewTopic
 
-from evenload.local_cluster import LocalCluster, jars, temporary_cluster
+from evenload.local_cluster import LocalCluster, temporary_cluster
+from evenload.local_cluster.jars import exporter_jar
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer, open_admin
 from telemetry_collector import CollectorConfig
@@ -22,7 +23,6 @@ from telemetry_collector.collector import Collector
 from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
 from telemetry_collector.sources.source import Question
 
-AGENT = "io.prometheus.jmx:jmx_prometheus_javaagent:1.0.1"
 # The rules that matter here, as the JMX exporter's examples for Kafka have them.
 USUAL_RULES = r"""
 lowercaseOutputName: true
@@ -61,9 +61,8 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Two brokers, each with an exporter inside."""
     rules = tmp_path_factory.mktemp("exporter") / "rules.yml"
     rules.write_text(request.param)
-    (agent,) = jars._fetch(jars.cache_folder(), [AGENT], with_dependencies=False)
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("JAVA_TOOL_OPTIONS", f"-javaagent:{agent}=127.0.0.1:0:{rules}")
+        environment.setenv("JAVA_TOOL_OPTIONS", f"-javaagent:{exporter_jar()}=127.0.0.1:0:{rules}")
         with temporary_cluster(num_brokers=2) as cluster:
             ports = {broker_id: _exporter_port(cluster, broker_id) for broker_id in cluster.broker_ids}
             urls = {broker_id: f"http://127.0.0.1:{port}/metrics" for broker_id, port in ports.items()}

@@ -1,0 +1,142 @@
+"""What does measuring cost the brokers? `python -m benchmarks telemetry`
+
+0, 1, 10 and 100 producers measure three brokers with 300 partitions, R = 2, each at the default settings:
+once each with a `Collector` of its own, once all through one collector service (`evenload collector`, a
+process). What is counted: the requests that brokers got, by their own metrics, and the processor time of the
+brokers, the service and the producers. With the service, a hundred producers should cost the brokers what one
+costs; telemetry_report.py states that.
+
+All producers' collectors are threads of this one process, which does nothing else in a window. Brokers write
+and read no data, so that what a measurement takes of them is not lost in what they do otherwise; their Java
+compiles fully, as in production, and is warm.
+
+Windows take turns, there and back (A B C C B A), so that what else the machine does hits all alike.
+
+Read next: broker_counts.py (how it is counted), telemetry_windows.py, telemetry_report.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks.broker_counts import CountedBrokers, counted_cluster
+from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
+from benchmarks.telemetry_report import (
+    BY_THEMSELVES,
+    THROUGH_A_SERVICE,
+    Case,
+    Window,
+    document,
+    draw,
+    misses,
+    table,
+)
+from benchmarks.telemetry_windows import ServiceProcess, measure_window
+from kafka_connection import Connection
+from kafka_plugin.topics import create_topic
+from telemetry_collector.collector import Collector
+from telemetry_collector.config import CollectorConfig
+
+FULL_COMPILER = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}  # Java reads it last
+NUM_BROKERS = 3
+NUM_TOPICS, PARTITIONS_A_TOPIC = 10, 30
+TIMEOUT_S = 60.0
+
+BEFORE_SERVICE = (
+    Case(BY_THEMSELVES, 100),
+    Case(BY_THEMSELVES, 10),
+    Case(BY_THEMSELVES, 0),
+    Case(BY_THEMSELVES, 1),
+)
+WITH_SERVICE = (Case(THROUGH_A_SERVICE, 100), Case(THROUGH_A_SERVICE, 10), Case(THROUGH_A_SERVICE, 1))
+NUM_ROUNDS, WINDOW_S = 4, 10.0  # about two measurements of each collector
+QUICK_ROUNDS, QUICK_WINDOW_S = 2, 6.0  # one at least
+
+WARM_UP_S, WARM_UP_COLLECTORS = 10.0, 20
+OFTEN = CollectorConfig(interval_s=0.05, full_interval_s=0.05)
+
+
+@click.command()
+@click.option(
+    "--quick", is_flag=True, help="Fewer, shorter windows: whether it works at all. Writes no result."
+)
+@click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path), default=RESULTS_FOLDER)
+def telemetry(quick: bool, folder: Path) -> None:
+    """What measuring costs brokers; exit status 1 where a hundred producers cost more than one."""
+    console = Console(highlight=False)
+    console.width = max(console.width, 110)
+    num_rounds, window_s = (QUICK_ROUNDS, QUICK_WINDOW_S) if quick else (NUM_ROUNDS, WINDOW_S)
+    windows: list[Window] = []
+    with counted_cluster(NUM_BROKERS, FULL_COMPILER) as brokers:
+        topics = make_topics(brokers)
+        connection = as_operators_have_it(brokers)
+        console.print("warming up")
+        warm_up(connection, topics)
+        for number in range(num_rounds):
+            console.print(f"[dim]round {number + 1} of {num_rounds}[/dim]")
+            windows += measure_round(brokers, topics, window_s=window_s, is_way_back=number % 2 == 1)
+    result = document(windows, num_partitions=NUM_TOPICS * PARTITIONS_A_TOPIC, window_s=window_s)
+    console.print(table(result))
+    if not quick:
+        write_json(folder / "telemetry.json", result)
+        write_svg(folder / "telemetry.svg", draw(result))
+    for sentence in misses(result):
+        console.print(f"[bold]missed[/bold]: {sentence}")
+    if not quick and misses(result):
+        raise click.exceptions.Exit(1)
+
+
+def make_topics(brokers: CountedBrokers) -> Sequence[str]:
+    """Topics whose replicas are on two brokers each, in all pairs."""
+    pairs = list(itertools.permutations(brokers.cluster.broker_ids, 2))
+    topics = [f"telemetry-{number}" for number in range(NUM_TOPICS)]
+    for topic in topics:
+        create_topic(
+            brokers.cluster.connection,
+            topic,
+            num_partitions=PARTITIONS_A_TOPIC,
+            replication=None,
+            assignments=list(itertools.islice(itertools.cycle(pairs), PARTITIONS_A_TOPIC)),
+            configs={},
+            timeout_s=TIMEOUT_S,
+        )
+    return topics
+
+
+def as_operators_have_it(brokers: CountedBrokers) -> Connection:
+    """Brokers tell their capacities themselves; where one is configured, all sizes are asked each time."""
+    return brokers.cluster.connection.model_copy(update={"capacity_bytes_by_broker": {}})
+
+
+def warm_up(connection: Connection, topics: Sequence[str]) -> None:
+    """Ask often, until Java has compiled what answers."""
+    with ExitStack() as opened:
+        for number in range(WARM_UP_COLLECTORS):
+            opened.enter_context(Collector(connection, OFTEN, [topics[number % len(topics)]]))
+        time.sleep(WARM_UP_S)
+
+
+def measure_round(
+    brokers: CountedBrokers, topics: Sequence[str], *, window_s: float, is_way_back: bool
+) -> list[Window]:
+    """A window of each case, those with the service while one runs."""
+    connection = as_operators_have_it(brokers)
+    parts: list[tuple[AbstractContextManager[ServiceProcess | None], Sequence[Case]]] = [
+        (nullcontext(), BEFORE_SERVICE),
+        (ServiceProcess(connection), WITH_SERVICE),
+    ]
+    windows = []
+    for opening, cases in reversed(parts) if is_way_back else parts:
+        with opening as service:
+            for case in reversed(cases) if is_way_back else cases:
+                windows.append(
+                    measure_window(brokers, connection, topics, case=case, service=service, window_s=window_s)
+                )
+    return windows

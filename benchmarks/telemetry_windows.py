@@ -1,0 +1,170 @@
+"""One window of `benchmarks telemetry`: producers' collectors are opened, left alone for some seconds, closed.
+
+What opening them asks of the brokers comes before the window and is counted by itself: connections, who is in
+the cluster, and with a service which cluster the brokers belong to. The window begins when all of them know
+something and `SETTLE_S` has gone by.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.broker_counts import BrokerCounts, CountedBrokers, cpu_s_of
+from benchmarks.telemetry_report import BY_THEMSELVES, Case, Window
+from kafka_connection import Connection
+from telemetry_collector.collector import Collector
+from telemetry_collector.service.client import RemoteCollector
+
+SETTLE_S = 1.0
+OPEN_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 20.0
+_BETWEEN_BROKERS = {"Fetch", "OffsetForLeaderEpoch", "AlterPartition"}
+
+
+class ServiceProcess:
+    """`evenload collector` at its default settings; a context manager that starts and ends it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Self:
+        with tempfile.TemporaryDirectory(prefix="evenload-telemetry-") as folder:
+            path = Path(folder) / "connection.json"
+            path.write_text(self._connection.model_dump_json())
+            program = str(Path(sys.executable).with_name("evenload"))
+            options = ("--json", "--port", "0", "--connection", str(path))
+            self._process = subprocess.Popen(
+                [program, "collector", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            assert self._process.stdout is not None
+            said = ""
+            while not said.endswith("}\n"):
+                line = self._process.stdout.readline()
+                if not line:
+                    raise RuntimeError(f"the collector service ended with status {self._process.wait()}")
+                said += line
+        self.url: str = json.loads(said)["collector_url"]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def cpu_s(self) -> float:
+        """Processor time so far."""
+        return cpu_s_of(psutil.Process(self._process.pid))
+
+    def num_requests(self) -> float:
+        """How many snapshots it was asked for so far."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=OPEN_TIMEOUT_S) as response:
+            families = text_string_to_metric_families(response.read().decode())
+        samples = (sample for family in families for sample in family.samples)
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == "evenload_service_requests_total" and sample.labels["route"] == "/v1/snapshot"
+        )
+
+
+def measure_window(
+    brokers: CountedBrokers,
+    connection: Connection,
+    topics: Sequence[str],
+    *,
+    case: Case,
+    service: ServiceProcess | None,
+    window_s: float,
+) -> Window:
+    """Open what a case says, and count for so long.
+
+    Args:
+        topics: What the producers would write, in turn, one each.
+        service: Runs already; None: each measures for itself.
+    """
+    at_first = brokers.read()
+    with ExitStack() as opened:
+        _open(opened, connection, topics, case, service)
+        time.sleep(SETTLE_S)
+        num_asked = service.num_requests() if service is not None else 0.0
+        before = brokers.read()
+        began = _Clocks.now(brokers, service)
+        time.sleep(window_s)
+        ended = _Clocks.now(brokers, service)
+        during = brokers.read() - before
+        num_asked = service.num_requests() - num_asked if service is not None else 0.0
+    seconds = ended.at_s - began.at_s
+    return Window(
+        case=case,
+        requests={kind: num / during.at_s for kind, num in _of_others(during).items()},
+        wire_bytes=(during.received_bytes + during.sent_bytes) / during.at_s,
+        broker_cpu_ms=1000 * (ended.broker_s - began.broker_s) / seconds,
+        client_cpu_ms=1000 * (ended.client_s - began.client_s) / seconds,
+        service_cpu_ms=1000 * (ended.service_s - began.service_s) / seconds,
+        service_requests=num_asked / seconds,
+        opening_requests=_of_others(before - at_first).total() / max(1, case.num_producers),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Clocks:
+    """Processor time so far, in seconds."""
+
+    at_s: float
+    broker_s: float
+    client_s: float
+    service_s: float
+
+    @classmethod
+    def now(cls, brokers: CountedBrokers, service: ServiceProcess | None) -> Self:
+        return cls(
+            at_s=time.monotonic(),
+            broker_s=brokers.cpu_s(),
+            client_s=time.process_time(),
+            service_s=0.0 if service is None else service.cpu_s(),
+        )
+
+
+def _open(
+    opened: ExitStack,
+    connection: Connection,
+    topics: Sequence[str],
+    case: Case,
+    service: ServiceProcess | None,
+) -> None:
+    """Start all, then wait until each knows something."""
+    url = None if service is None else service.url
+    kind = Collector if case.way == BY_THEMSELVES else RemoteCollector
+    told = connection.model_copy(update={"collector_url": url})
+    collectors = [
+        opened.enter_context(kind(told, topics=[topics[number % len(topics)]]))
+        for number in range(case.num_producers)
+    ]
+    for collector in collectors:
+        collector.snapshot(timeout_s=OPEN_TIMEOUT_S)
+
+
+def _of_others(counts: BrokerCounts) -> Counter[str]:
+    return Counter(
+        {kind: num for kind, num in counts.requests.items() if num > 0 and kind not in _BETWEEN_BROKERS}
+    )
