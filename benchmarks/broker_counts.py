@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 import urllib.request
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,8 +80,8 @@ class CountedBrokers:
     def read(self) -> BrokerCounts:
         """The counts now."""
         at_s = time.monotonic()
-        counts: Counter[str] = Counter()
-        requests: Counter[str] = Counter()
+        counts: defaultdict[str, float] = defaultdict(float)
+        requests: defaultdict[str, float] = defaultdict(float)
         for url in self._urls:
             with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
                 families = text_string_to_metric_families(response.read().decode())

@@ -29,14 +29,14 @@ from rich.console import Console
 from benchmarks.broker_counts import CountedBrokers, counted_cluster
 from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
 from benchmarks.telemetry_report import (
-    BY_THEMSELVES,
-    THROUGH_A_SERVICE,
+    OWN,
+    SERVICE,
     Case,
     Window,
     document,
     draw,
     misses,
-    table,
+    tables,
 )
 from benchmarks.telemetry_windows import ServiceProcess, measure_window
 from kafka_connection import Connection
@@ -50,12 +50,12 @@ NUM_TOPICS, PARTITIONS_A_TOPIC = 10, 30
 TIMEOUT_S = 60.0
 
 BEFORE_SERVICE = (
-    Case(BY_THEMSELVES, 100),
-    Case(BY_THEMSELVES, 10),
-    Case(BY_THEMSELVES, 0),
-    Case(BY_THEMSELVES, 1),
+    Case(OWN, 100),
+    Case(OWN, 10),
+    Case(OWN, 0),
+    Case(OWN, 1),
 )
-WITH_SERVICE = (Case(THROUGH_A_SERVICE, 100), Case(THROUGH_A_SERVICE, 10), Case(THROUGH_A_SERVICE, 1))
+WITH_SERVICE = (Case(SERVICE, 100), Case(SERVICE, 10), Case(SERVICE, 1))
 NUM_ROUNDS, WINDOW_S = 4, 10.0  # about two measurements of each collector
 QUICK_ROUNDS, QUICK_WINDOW_S = 2, 6.0  # one at least
 
@@ -83,7 +83,8 @@ def telemetry(quick: bool, folder: Path) -> None:
             console.print(f"[dim]round {number + 1} of {num_rounds}[/dim]")
             windows += measure_round(brokers, topics, window_s=window_s, is_way_back=number % 2 == 1)
     result = document(windows, num_partitions=NUM_TOPICS * PARTITIONS_A_TOPIC, window_s=window_s)
-    console.print(table(result))
+    for each in tables(result):
+        console.print(each)
     if not quick:
         write_json(folder / "telemetry.json", result)
         write_svg(folder / "telemetry.svg", draw(result))

@@ -1,4 +1,4 @@
-"""What `benchmarks telemetry` tells: its goal, table, result and picture."""
+"""What `benchmarks telemetry` tells: its goal, tables, result and picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.results import machine
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BY_THEMSELVES, THROUGH_A_SERVICE = "by themselves", "through a service"
+OWN, SERVICE = "own", "service"  # a collector each, or one for all
 REQUESTS_RATIO_INTERVAL_END = 2.0
 CPU_RATIO_INTERVAL_END = 1.25
 
@@ -27,8 +27,8 @@ class Case(NamedTuple):
     num_producers: int
 
 
-IDLE, ONE = Case(BY_THEMSELVES, 0), Case(BY_THEMSELVES, 1)
-JUDGED = Case(THROUGH_A_SERVICE, 100)
+IDLE, ONE = Case(OWN, 0), Case(OWN, 1)
+JUDGED = Case(SERVICE, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,41 +94,41 @@ def misses(result: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def table(result: Mapping[str, Any]) -> Table:
-    """A row for each case."""
-    shown = Table(
-        "measured",
+def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
+    """What brokers are asked, and what time it takes; a row for each case."""
+    asked = Table(
+        "collector", "producers", "requests/s", "times one's", "wire, kB/s", "requests to open one", box=None
+    )
+    taken = Table(
+        "collector",
         "producers",
-        "requests/s",
-        "of one",
-        "kB/s",
-        "brokers' ms/s",
-        "of idle",
-        "of one",
-        "clients' ms/s",
-        "service's ms/s",
+        "brokers, ms/s",
+        "times idle",
+        "times one's",
+        "producers, ms/s",
+        "service, ms/s",
         "asked/s",
-        "to open one",
         box=None,
-        title="a second: what brokers are asked; processor time of all brokers, clients, the service",
-        title_justify="left",
     )
     for row in result["cases"]:
-        shown.add_row(
-            row["way"],
-            str(row["num_producers"]),
+        case = (row["way"], str(row["num_producers"]))
+        asked.add_row(
+            *case,
             f"{sum(row['requests'].values()):.2f}",
             _interval(row["requests_over_one"]),
             f"{row['wire_bytes'] / 1000:.1f}",
+            f"{row['opening_requests']:.1f}",
+        )
+        taken.add_row(
+            *case,
             f"{row['broker_cpu_ms']:.1f}",
             _interval(row["broker_cpu_over_idle"]),
             _interval(row["broker_cpu_over_one"]),
-            f"{row['client_cpu_ms']:.1f}",
-            f"{row['service_cpu_ms']:.1f}",
+            f"{row['client_cpu_ms']:.2f}",
+            f"{row['service_cpu_ms']:.2f}",
             f"{row['service_requests']:.1f}",
-            f"{row['opening_requests']:.1f}",
         )
-    return shown
+    return asked, taken
 
 
 def draw(result: Mapping[str, Any]) -> Figure:
@@ -137,7 +137,7 @@ def draw(result: Mapping[str, Any]) -> Figure:
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for way, colour in ((BY_THEMSELVES, "#e9862b"), (THROUGH_A_SERVICE, "#2b7de9")):
+    for way, colour in ((OWN, "#e9862b"), (SERVICE, "#2b7de9")):
         rows = [row for row in result["cases"] if row["way"] == way and row["num_producers"]]
         numbers = [row["num_producers"] for row in rows]
         left.plot(numbers, [sum(row["requests"].values()) for row in rows], "o-", color=colour, label=way)

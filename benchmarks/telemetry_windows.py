@@ -1,4 +1,4 @@
-"""One window of `benchmarks telemetry`: producers' collectors are opened, left alone for some seconds, closed.
+"""One window of `benchmarks telemetry`: collectors are opened, left alone for some seconds, closed.
 
 What opening them asks of the brokers comes before the window and is counted by itself: connections, who is in
 the cluster, and with a service which cluster the brokers belong to. The window begins when all of them know
@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,15 +24,16 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker_counts import BrokerCounts, CountedBrokers, cpu_s_of
-from benchmarks.telemetry_report import BY_THEMSELVES, Case, Window
+from benchmarks.telemetry_report import OWN, Case, Window
 from kafka_connection import Connection
 from telemetry_collector.collector import Collector
 from telemetry_collector.service.client import RemoteCollector
 
-SETTLE_S = 1.0
+SETTLE_S = 0.5
 OPEN_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 20.0
-_BETWEEN_BROKERS = {"Fetch", "OffsetForLeaderEpoch", "AlterPartition"}
+# Nobody else reads here. Kafka counts a fetch twice, the second time with who it is that fetches.
+_BETWEEN_BROKERS = {"Fetch", "FetchFollower", "OffsetsForLeaderEpoch"}
 
 
 class ServiceProcess:
@@ -122,7 +122,7 @@ def measure_window(
         client_cpu_ms=1000 * (ended.client_s - began.client_s) / seconds,
         service_cpu_ms=1000 * (ended.service_s - began.service_s) / seconds,
         service_requests=num_asked / seconds,
-        opening_requests=_of_others(before - at_first).total() / max(1, case.num_producers),
+        opening_requests=sum(_of_others(before - at_first).values()) / max(1, case.num_producers),
     )
 
 
@@ -154,7 +154,7 @@ def _open(
 ) -> None:
     """Start all, then wait until each knows something."""
     url = None if service is None else service.url
-    kind = Collector if case.way == BY_THEMSELVES else RemoteCollector
+    kind = Collector if case.way == OWN else RemoteCollector
     told = connection.model_copy(update={"collector_url": url})
     collectors = [
         opened.enter_context(kind(told, topics=[topics[number % len(topics)]]))
@@ -164,7 +164,6 @@ def _open(
         collector.snapshot(timeout_s=OPEN_TIMEOUT_S)
 
 
-def _of_others(counts: BrokerCounts) -> Counter[str]:
-    return Counter(
-        {kind: num for kind, num in counts.requests.items() if num > 0 and kind not in _BETWEEN_BROKERS}
-    )
+def _of_others(counts: BrokerCounts) -> dict[str, float]:
+    """Requests of others than brokers, by kind."""
+    return {kind: num for kind, num in counts.requests.items() if num > 0 and kind not in _BETWEEN_BROKERS}

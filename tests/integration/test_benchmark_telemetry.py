@@ -1,0 +1,55 @@
+"""The telemetry benchmark on a small scale: what real brokers say was asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.broker_counts import CountedBrokers, counted_cluster
+from benchmarks.telemetry import as_operators_have_it, make_topics
+from benchmarks.telemetry_report import IDLE, ONE, OWN, SERVICE, Case, Window
+from benchmarks.telemetry_windows import ServiceProcess, measure_window
+from telemetry_collector.collector import sample_once
+
+WINDOW_S = 6.0  # a collector measures within it, once or twice
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[CountedBrokers]:
+    """Two, with exporters."""
+    with counted_cluster(2, {}) as brokers:
+        make_topics(brokers)
+        yield brokers
+
+
+def _measured(brokers: CountedBrokers, case: Case, service: ServiceProcess | None = None) -> Window:
+    connection = as_operators_have_it(brokers)
+    return measure_window(
+        brokers, connection, ["telemetry-0", "telemetry-1"], case=case, service=service, window_s=WINDOW_S
+    )
+
+
+def test_brokers_count_what_one_measurement_asks(brokers: CountedBrokers) -> None:
+    connection = as_operators_have_it(brokers)
+    before = brokers.read()
+    sample_once(connection, topics=["telemetry-0"])
+    asked = (brokers.read() - before).requests
+    assert asked["DescribeLogDirs"] % 2 == 0 < asked["DescribeLogDirs"]  # one to each broker
+    assert asked["Metadata"] > 0
+
+
+def test_a_collector_each_asks_as_many_times_as_there_are_producers(brokers: CountedBrokers) -> None:
+    assert _measured(brokers, IDLE).num_requests == 0
+    one, ten = (_measured(brokers, Case(OWN, number)).requests for number in (1, 10))
+    assert 0 < one["DescribeLogDirs"] * WINDOW_S < 5
+    assert 4 < ten["DescribeLogDirs"] / one["DescribeLogDirs"] < 25
+
+
+def test_producers_of_a_service_are_one_to_brokers(brokers: CountedBrokers) -> None:
+    with ServiceProcess(as_operators_have_it(brokers)) as service:
+        ten = _measured(brokers, Case(SERVICE, 10), service)
+    assert 0 < ten.requests["DescribeLogDirs"] * WINDOW_S < 5
+    assert ten.service_requests * WINDOW_S > 8
+    assert ten.service_cpu_ms > 0
+    assert _measured(brokers, ONE).service_cpu_ms == 0
