@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from telemetry_collector.cache import CachedSnapshot
 from telemetry_collector.collector import Collector
@@ -34,6 +34,7 @@ __all__ = ["CollectorService"]
 _log = logging.getLogger(__name__)
 
 _TOLD_MAX_BYTES = 256 << 20
+_ANNOUNCED_MAX_BYTES = 1 << 62  # for one broker: no answer may hold more (wire.py), whatever loads say
 # From the end of one measurement that was asked for to the next: whoever asks without pause has brokers
 # asked ten times a second at most.
 _MEASURING_PAUSE_S = 0.1
@@ -69,7 +70,9 @@ class CollectorService:
         self._reports: Told[tuple[str, str], RouteReport] = Told(self.config.reports_max, _TOLD_MAX_BYTES)
         self._clients: Told[str, None] = Told(self.config.clients_max, self.config.clients_max)
         self._topics: Told[str, None] = Told(self.config.topics_max, self.config.topics_max)
-        self._encoded_told: tuple[tuple[int, Weights | None], Part] | None = None
+        self._said: tuple[int, Weights | None] | None = None  # what the next three are of
+        self._announced: Counter[int] = Counter()
+        self._encoded_told: Part | None = None
         self._told_number = 0
         self._numbered: ClusterSnapshot | None = None
         self._snapshot_number = 0
@@ -217,15 +220,36 @@ class CollectorService:
 
     # What it all looks like encoded.
 
-    def told(self) -> tuple[Part, int]:
-        """What operators and loads have said; and a number, another one for each that is different."""
+    def told(self, without: Collection[str] = ()) -> tuple[Part, int]:
+        """What operators and loads have said; and a number, another one for each that is different.
+
+        Args:
+            without: loads that don't count, as whoever asks knows of them.
+        """
         self._intents.expire(self._clock())
         said = (self._intents.revision, self._weights)
-        if self._encoded_told is None or self._encoded_told[0] != said:
-            announced = {intent.load: intent.bytes_by_broker for intent in self.intents}
+        if self._said != said:
+            self._said, self._encoded_told = said, None
             self._told_number += 1
-            self._encoded_told = (said, Part.of([encode_told(self._weights, announced)]))
-        return self._encoded_told[1], self._told_number
+            self._announced.clear()
+            # Summed here, once: 200 loads on 1,000 brokers would be 4 MB in each answer.
+            for intent in self.intents:
+                self._announced.update(intent.bytes_by_broker)
+        left_out = [known for load in set(without) if (known := self._intents.get(load)) is not None]
+        if left_out:
+            return self._encode_told(left_out), self._told_number
+        if self._encoded_told is None:
+            self._encoded_told = self._encode_told(())
+        return self._encoded_told, self._told_number
+
+    def _encode_told(self, left_out: Iterable[Intent]) -> Part:
+        announced = self._announced.copy()
+        for intent in left_out:
+            announced.subtract(intent.bytes_by_broker)
+        bounded = {
+            broker_id: min(size, _ANNOUNCED_MAX_BYTES) for broker_id, size in announced.items() if size
+        }
+        return Part.of([encode_told(self._weights, bounded)])
 
     def number_of(self, snapshot: ClusterSnapshot) -> int:
         """Another number for each latest snapshot; several may be of the same time."""

@@ -20,7 +20,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -138,7 +138,9 @@ class Polling:
 
     def announce(self, intent: Intent) -> None:
         """Tell what a load of ours will still write."""
-        self._own_loads.add(intent.load)
+        if intent.load not in self._own_loads:
+            self._own_loads.add(intent.load)
+            self._tag = None
         self._put_intent(intent.load, intent)
 
     def withdraw(self, load: str) -> None:
@@ -191,10 +193,16 @@ class Polling:
 
     async def _ask_service(self, cluster_id: str) -> None:
         max_age_s, self._max_age_s = self._max_age_s, None
-        topics = self._topics
+        topics, own_loads = self._topics, frozenset(self._own_loads)
         sent_at_s, sent_wall_s = time.monotonic(), time.time()
-        tagged = await self._requests.snapshot(topics, max_age_s=max_age_s, tag=self._tag)
-        if tagged is not None:
+        tagged = await self._requests.snapshot(
+            topics, without_loads=own_loads, max_age_s=max_age_s, tag=self._tag
+        )
+        if not own_loads.issuperset(self._own_loads):
+            # What a load of ours has announced meanwhile may be in this answer, as if others had.
+            self._max_age_s = max_age_s
+            self._wake.set()
+        elif tagged is not None:
             self._tag = None  # until it proves usable
             answer = tagged.answer
             found_id = answer.snapshot.cluster_id
@@ -212,20 +220,20 @@ class Polling:
             snapshot = self._as_ours(answer, taken_at_s=sent_wall_s + (measured_at_s - sent_at_s))
             self._listener.use(Assembled(snapshot, measured_at_s, measured_at_s), answer.weights)
             self._counter.count_snapshot()
-            self._tag = tagged.tag if topics == self._topics else None
+            is_same_question = topics == self._topics and own_loads == self._own_loads
+            self._tag = tagged.tag if is_same_question else None
         elif self._measured_at_s is not None:
             self._check_age(self._measured_at_s)
 
     def _as_ours(self, answer: SnapshotAnswer, *, taken_at_s: float) -> ClusterSnapshot:
         """The snapshot in terms of our own clock, with the bytes that others have announced."""
         said = answer.snapshot
-        announced = _sum(bytes_ for load, bytes_ in answer.announced.items() if load not in self._own_loads)
         shift_s = taken_at_s - said.taken_at_s
         return replace(
             said,
             taken_at_s=taken_at_s,
             brokers={
-                broker_id: _as_ours(broker, announced.get(broker_id, 0), shift_s)
+                broker_id: _as_ours(broker, answer.announced.get(broker_id, 0), shift_s)
                 for broker_id, broker in said.brokers.items()
             },
         )
@@ -286,6 +294,7 @@ class Polling:
                 self._intents.pop(load, None)
                 if intent is None:
                     self._own_loads.discard(load)
+                    self._tag = None
         if self._reports:
             reports, self._reports = self._reports, {}
             await self._count("reports", self._requests.report(list(reports.values())))
@@ -298,14 +307,6 @@ class Polling:
             self._counter.count_failure(SERVICE_NAME, question, error.reason, is_fault=False)
         else:
             self._counter.close_question(question)
-
-
-def _sum(announced: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for bytes_by_broker in announced:
-        for broker_id, size_bytes in bytes_by_broker.items():
-            total[broker_id] = total.get(broker_id, 0) + size_bytes
-    return total
 
 
 def _as_ours(broker: BrokerSnapshot, announced_bytes: int, shift_s: float) -> BrokerSnapshot:

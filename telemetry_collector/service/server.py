@@ -2,7 +2,7 @@
 
 | route | |
 | --- | --- |
-| `GET /v1/snapshot?topics=a,b&max_age_s=1` | brokers, with the layout and sizes of those topics; see below |
+| `GET /v1/snapshot?topics=a,b&max_age_s=1&without=L` | brokers, with the layout and sizes of those topics |
 | `GET /v1/weights`, `PUT /v1/weights` | read; replace as a whole, with `Authorization: Bearer TOKEN` |
 | `PUT /v1/intents`, `DELETE /v1/intents?load=L` | what a load will still write; that it won't |
 | `PUT /v1/reports` | how a producer routes: a list of `RouteReport` |
@@ -12,7 +12,8 @@
 Without `topics`, a snapshot holds the brokers' totals alone; `topics=*` asks for all that is measured. Topics
 that are named are measured from then on, and the first answer waits for that. `max_age_s` asks for figures
 no older than so many seconds at the request's arrival, and waits for a measurement where there are none; an
-answer may be older all the same, and says its age. With `If-None-Match`, what hasn't changed is a 304.
+answer may be older all the same, and says its age. Bytes that loads have announced are summed up by broker,
+`without` those that are named. With `If-None-Match`, what hasn't changed is a 304.
 
 Errors are `{"error": "a sentence"}`. Nothing here waits in the loop: large snapshots are encoded and metrics
 are written in threads. Read next: collector_service.py (what is known), wire.py (how it is said).
@@ -141,7 +142,7 @@ async def _get_snapshot(request: web.Request) -> web.Response:
         await service.measure()
         cached = _latest(service)
     waited_s = service.now_s() - arrived_at_s
-    told, told_number = service.told()
+    told, told_number = service.told(request.query.getall("without", []))
     tag = f'W/"{request.app[_LIFE]}-{service.number_of(cached.snapshot)}-{told_number}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("If-None-Match") == tag:
@@ -245,6 +246,9 @@ async def _put_intent(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     body = await request.read()
     intent = _validated(lambda: Intent.model_validate_json(body))
+    for broker_id in intent.bytes_by_broker:
+        if not 0 <= broker_id < 1 << 31:  # a client would refuse the answer that it is in
+            raise _RefusedError(400, f"bytes_by_broker: {str(broker_id)[:20]} can't be a broker's id")
     if max(intent.bytes_by_broker.values(), default=0) > _BYTES_MAX:
         raise _RefusedError(400, f"bytes_by_broker: more than {_BYTES_MAX} bytes can't be for one broker")
     if not service.announce(intent, len(body)):

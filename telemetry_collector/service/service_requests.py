@@ -63,21 +63,28 @@ class ServiceRequests:
         await self._session.close()
 
     async def snapshot(
-        self, topics: frozenset[str] | None, *, max_age_s: float | None, tag: str | None
+        self,
+        topics: frozenset[str] | None,
+        *,
+        without_loads: frozenset[str],
+        max_age_s: float | None,
+        tag: str | None,
     ) -> Tagged | None:
         """The latest snapshot; None: it is still the one that `tag` names.
 
         Args:
             topics: whose layout and sizes; None: of all.
+            without_loads: whose announced bytes don't count.
             max_age_s: how old it may be when the request arrives; None: of any age.
             tag: as it came with an earlier answer to the same question.
 
         Raises:
             ServiceUnusableError: there is none that can be used.
         """
-        params = {"topics": ALL_TOPICS if topics is None else ",".join(sorted(topics))}
+        params = [("topics", ALL_TOPICS if topics is None else ",".join(sorted(topics)))]
+        params += [("without", load) for load in sorted(without_loads)]
         if max_age_s is not None and math.isfinite(max_age_s):
-            params["max_age_s"] = f"{max_age_s:g}"
+            params.append(("max_age_s", f"{max_age_s:g}"))
         headers = {} if tag is None else {"If-None-Match": tag}
         status, body, new_tag = await self._ask("GET", "/v1/snapshot", params=params, headers=headers)
         if status == 304 and tag is not None:

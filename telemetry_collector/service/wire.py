@@ -5,7 +5,7 @@ no size names its topic, partition or broker; in-sync replicas are left away whe
 that hold their default are left away. A cluster of 1,000 brokers and 100,000 partitions of 3 replicas is
 6.5 MB, 2.7 MB compressed; encoding and decoding take about 0.6 s each (measured on one core).
 
-    {"age_s": 0.8, "schema_version": 1, "weights": {...}, "announced": {"LOAD": {"1": 1000}},
+    {"age_s": 0.8, "schema_version": 1, "weights": {...}, "announced": {"1": 1000},
      "cluster_id": "...", "taken_at_s": 1.7e9,
      "brokers": [{"broker_id": 1, "used_bytes": 5, ...}],
      "topics": {"clicks": {"partitions": [[NUMBER, LEADER, [REPLICA...], [IN SYNC...] or null,
@@ -68,13 +68,14 @@ class SnapshotAnswer(NamedTuple):
         age_s: seconds from the measurement to the arrival of the request, by the service's clock; below 0
             when it was measured while the request waited.
         weights: what an operator has put in force, or None.
-        announced: by load, the stored bytes that it will still write to each broker.
+        announced: by broker id, the stored bytes that loads will still write there, without those loads that
+            the question left out.
     """
 
     snapshot: ClusterSnapshot
     age_s: float
     weights: Weights | None
-    announced: Mapping[str, Mapping[int, int]]
+    announced: Mapping[int, int]
 
 
 def encode_age(age_s: float) -> bytes:
@@ -82,7 +83,7 @@ def encode_age(age_s: float) -> bytes:
     return b'{"age_s":%s,' % json.dumps(round(age_s, 6), allow_nan=False).encode()
 
 
-def encode_told(weights: Weights | None, announced: Mapping[str, Mapping[int, int]]) -> bytes:
+def encode_told(weights: Weights | None, announced: Mapping[int, int]) -> bytes:
     """What operators and loads have said; `encode_snapshot`'s follows."""
     told = {
         "schema_version": SCHEMA_VERSION,
@@ -255,7 +256,7 @@ class _Answer(_Said):
     schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
     age_s: float
     weights: _Weights | None = None
-    announced: dict[str, dict[_Id, _Bytes]] = {}
+    announced: dict[_Id, _Bytes] = {}
     cluster_id: str
     taken_at_s: float
     brokers: list[_Broker]

@@ -93,8 +93,7 @@ def test_a_load_announces_what_it_will_still_write_and_takes_it_back(
     def progress(done: int, total: int, _: int) -> None:
         if not announced and done > total / 2:
             _wait_for(lambda: bool(_get(f"{url}/v1/snapshot")["announced"]))
-            (load,) = _get(f"{url}/v1/snapshot")["announced"].values()
-            announced.append(sum(load.values()))
+            announced.append(sum(_get(f"{url}/v1/snapshot")["announced"].values()))
 
     rng = np.random.default_rng(1)
     samples = {"x": rng.integers(0, 255, (2000, 1000), np.uint8)}

@@ -378,9 +378,32 @@ def test_what_loads_announce_is_told_to_all_until_it_expires() -> None:
                 told = await served.client.put("/v1/intents", data=intent.model_dump_json())
                 assert told.status == 204
             assert (await served.client.delete("/v1/intents?load=b")).status == 204
-            assert (await served.snapshot()).announced == {"a": {1: 10}, "c": {1: 30}}
+            assert (await served.snapshot()).announced == {1: 40}
             clock.now_s += 60.0
-            assert (await served.snapshot()).announced == {"c": {1: 30}}
+            assert (await served.snapshot()).announced == {1: 30}
+
+    _run(test)
+
+
+def test_who_asks_may_leave_out_loads_of_its_own() -> None:
+    async def test() -> None:
+        async with _serving() as served:
+            for intent in (_intent("a", 5), _intent("b, c", 20), _intent("d", 100)):
+                await served.client.put("/v1/intents", data=intent.model_dump_json())
+            for query, left in (("", 125), ("?without=b%2C+c", 105), ("?without=a&without=d&without=e", 20)):
+                assert (await served.snapshot(query)).announced == {1: left}
+            assert (await served.snapshot("?without=a&without=a&without=b,+c&without=d")).announced == {}
+
+    _run(test)
+
+
+def test_loads_that_announce_more_than_there_is_do_not_make_answers_unreadable() -> None:
+    async def test() -> None:
+        async with _serving() as served:
+            for number in range(20):
+                told = _intent(f"load {number}", 1 << 60).model_dump_json()
+                assert (await served.client.put("/v1/intents", data=told)).status == 204
+            assert (await served.snapshot()).announced[1] >= 1 << 60
 
     _run(test)
 
@@ -403,6 +426,7 @@ def test_more_loads_than_are_counted_are_refused_and_one_that_is_counted_is_not(
         ("intents", "x", "Invalid JSON"),
         ("intents", '{"load": "a", "topic": "t", "bytes_by_broker": {"1": -1}}', "bytes_by_broker.1"),
         ("intents", '{"load": "a", "topic": "t", "bytes_by_broker": {"1": 9' + 30 * "0" + "}}", "bytes_by"),
+        ("intents", '{"load": "a", "topic": "t", "bytes_by_broker": {"2147483648": 1}}', "broker's id"),
         ("reports", "{}", "valid array"),
         ("reports", '[{"producer": "p"}]', "0.topic: Field required"),
     ],
