@@ -20,6 +20,7 @@ from telemetry_collector.cache import CachedSnapshot
 from telemetry_collector.collector import Collector
 from telemetry_collector.errors import CollectorError
 from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.announced import AnnouncedBytes
 from telemetry_collector.service.answers import Answers
 from telemetry_collector.service.compressed import Part
 from telemetry_collector.service.config import ServiceConfig
@@ -34,7 +35,6 @@ __all__ = ["CollectorService"]
 _log = logging.getLogger(__name__)
 
 _TOLD_MAX_BYTES = 256 << 20
-_ANNOUNCED_MAX_BYTES = 1 << 62  # for one broker: no answer may hold more (wire.py), whatever loads say
 # From the end of one measurement that was asked for to the next: whoever asks without pause has brokers
 # asked ten times a second at most.
 _MEASURING_PAUSE_S = 0.1
@@ -70,8 +70,8 @@ class CollectorService:
         self._reports: Told[tuple[str, str], RouteReport] = Told(self.config.reports_max, _TOLD_MAX_BYTES)
         self._clients: Told[str, None] = Told(self.config.clients_max, self.config.clients_max)
         self._topics: Told[str, None] = Told(self.config.topics_max, self.config.topics_max)
-        self._said: tuple[int, Weights | None] | None = None  # what the next three are of
-        self._announced: Counter[int] = Counter()
+        self._said: tuple[int, Weights | None] | None = None  # what the next two are of
+        self._announced = AnnouncedBytes()
         self._encoded_told: Part | None = None
         self._told_number = 0
         self._numbered: ClusterSnapshot | None = None
@@ -231,25 +231,15 @@ class CollectorService:
         if self._said != said:
             self._said, self._encoded_told = said, None
             self._told_number += 1
-            self._announced.clear()
-            # Summed here, once: 200 loads on 1,000 brokers would be 4 MB in each answer.
-            for intent in self.intents:
-                self._announced.update(intent.bytes_by_broker)
-        left_out = [known for load in set(without) if (known := self._intents.get(load)) is not None]
-        if left_out:
-            return self._encode_told(left_out), self._told_number
+            self._announced.count(self.intents)
+        if any(load in self._intents for load in without):
+            return self._encode_told(without), self._told_number
         if self._encoded_told is None:
             self._encoded_told = self._encode_told(())
         return self._encoded_told, self._told_number
 
-    def _encode_told(self, left_out: Iterable[Intent]) -> Part:
-        announced = self._announced.copy()
-        for intent in left_out:
-            announced.subtract(intent.bytes_by_broker)
-        bounded = {
-            broker_id: min(size, _ANNOUNCED_MAX_BYTES) for broker_id, size in announced.items() if size
-        }
-        return Part.of([encode_told(self._weights, bounded)])
+    def _encode_told(self, without: Collection[str]) -> Part:
+        return Part.of([encode_told(self._weights, self._announced.without(without))])
 
     def number_of(self, snapshot: ClusterSnapshot) -> int:
         """Another number for each latest snapshot; several may be of the same time."""

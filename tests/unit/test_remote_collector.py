@@ -239,6 +239,33 @@ def test_bytes_that_others_have_announced_are_counted_and_our_own_are_not(make: 
         _wait_for(lambda: announced(theirs) == {})
 
 
+def test_an_answer_that_may_hold_what_we_have_announced_meanwhile_is_not_used(
+    make: MakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = service_requests.ServiceRequests.snapshot
+    collector = make()
+    without: list[frozenset[str]] = []
+
+    async def announce_while_asking(requests: Any, topics: Any, **options: Any) -> Any:
+        without.append(options["without_loads"])
+        if len(without) == 3:  # it is usable already, and this question doesn't know of the load yet
+            intent = Intent(load="ours", topic="t", bytes_by_broker={1: 10})
+            await requests.announce(intent)
+            collector._polling.announce(intent)  # type: ignore[union-attr]
+        return await ask(requests, topics, **options)
+
+    monkeypatch.setattr(service_requests.ServiceRequests, "snapshot", announce_while_asking)
+    published: list[int] = []
+    use = collector.use
+    monkeypatch.setattr(
+        collector, "use", lambda a, w: (published.append(a.snapshot.brokers[1].announced_bytes), use(a, w))
+    )
+    with collector:
+        _wait_for(lambda: len(published) >= 6)
+    assert without[2:4] == [frozenset(), frozenset({"ours"})]
+    assert set(published) == {0}
+
+
 def test_weights_are_heard_with_the_snapshots_and_kept_without_the_service(
     service: FakeService, make: MakeRemote
 ) -> None:
