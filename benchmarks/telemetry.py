@@ -71,7 +71,7 @@ OFTEN = CollectorConfig(interval_s=0.05, full_interval_s=0.05)
 def telemetry(quick: bool, folder: Path) -> None:
     """What measuring costs brokers; exit status 1 where a hundred producers cost more than one."""
     console = Console(highlight=False)
-    console.width = max(console.width, 110)
+    console.width = max(console.width, 140)
     num_rounds, window_s = (QUICK_ROUNDS, QUICK_WINDOW_S) if quick else (NUM_ROUNDS, WINDOW_S)
     windows: list[Window] = []
     with counted_cluster(NUM_BROKERS, FULL_COMPILER) as brokers:

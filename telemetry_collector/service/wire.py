@@ -3,7 +3,10 @@
 The idea: what is the same for many is said once. A partition's sizes stand in the order of its replicas, so
 no size names its topic, partition or broker; in-sync replicas are left away where all are in sync; fields
 that hold their default are left away. A cluster of 1,000 brokers and 100,000 partitions of 3 replicas is
-6.5 MB, 2.7 MB compressed; encoding and decoding take about 0.6 s each (measured on one core).
+6.5 MB, 2.7 MB compressed; encoding and decoding take about 0.6 s each (measured on one core). Of decoding,
+parsing is a single step of 0.25 s in which no other thread of the process gets a turn, so producers ask for
+their own topics (one of 1,000 partitions in that cluster: 0.2 MB, 10 ms). What loads have announced is told
+as a sum, for the same reason.
 
     {"age_s": 0.8, "schema_version": 1, "weights": {...}, "announced": {"1": 1000},
      "cluster_id": "...", "taken_at_s": 1.7e9,

@@ -46,6 +46,7 @@ def _result(judged: list[tuple[float, float]]) -> dict[str, Any]:
         ([(1.2, 50.0)] * 4, ["requests: a hundred producers with a service cost 1.50 to 1.50"]),
         ([(0.8, 40.0), (2.4, 50.0), (2.4, 51.0)], ["requests"]),
         ([(0.8, 60.0)] * 4, ["broker_cpu: a hundred producers with a service cost 1.20 to 1.20"]),
+        ([(0.8, 40.0), (0.8, 80.0), (0.8, 81.0)], ["broker_cpu"]),
         ([(80.0, 120.0)] * 4, ["requests", "broker_cpu"]),
     ],
 )
