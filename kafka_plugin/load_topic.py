@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Container
 
 from dataset_catalog.catalog import Catalog
 from dataset_catalog.errors import CatalogError
@@ -64,6 +65,7 @@ def create_load_topic(
     num_partitions: int,
     replication: int | None,
     expected_bytes: int,
+    avoid: Container[int] = (),
     config: LoaderConfig,
 ) -> str:
     """Make the topic, placed by capacity where a snapshot says it, ready to be written.
@@ -72,6 +74,7 @@ def create_load_topic(
         snapshot: None: Kafka places the partitions.
         replication: Copies; None: as the cluster has it.
         expected_bytes: Payload that it will take.
+        avoid: Brokers that are being drained.
 
     Returns:
         The topic's id.
@@ -87,7 +90,7 @@ def create_load_topic(
         topic,
         num_partitions=num_partitions,
         replication=replication,
-        assignments=_placed(snapshot, num_partitions, replication, expected_bytes),
+        assignments=_placed(snapshot, num_partitions, replication, expected_bytes, avoid),
         configs=topic_settings(config, replication),
         timeout_s=timeout_s,
     )
@@ -115,7 +118,11 @@ def sweep_topics(connection: Connection, catalog: Catalog, identity: LoadIdentit
 
 
 def _placed(
-    snapshot: ClusterSnapshot | None, num_partitions: int, replication: int, expected_bytes: int
+    snapshot: ClusterSnapshot | None,
+    num_partitions: int,
+    replication: int,
+    expected_bytes: int,
+    avoid: Container[int],
 ) -> list[tuple[int, ...]] | None:
     if snapshot is None:
         return None
@@ -125,6 +132,7 @@ def _placed(
             num_partitions=num_partitions,
             replication=replication,
             total_bytes=expected_bytes,
+            avoid=avoid,
         )
     except RouterError as error:
         # Not enough brokers are up for the router; Kafka says what it thinks of it.

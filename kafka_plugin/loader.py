@@ -357,6 +357,7 @@ class _Loader:
             num_partitions=self._choice.num_partitions or choose_num_partitions(dataset_bytes, num_brokers),
             replication=self._choice.replication,
             expected_bytes=dataset_bytes,
+            avoid=collector.weights.drained if collector.weights is not None else (),
             config=self._config,
         )
         return LoadIdentity(

@@ -156,7 +156,8 @@ def _unreached(decision: Decision) -> Iterator[str]:
 def _uneven(decision: Decision) -> Iterator[str]:
     holding = {broker_id for replica_set in decision.all_sets for broker_id in replica_set.replica_ids}
     after = {broker_id: level for broker_id, level in _after(decision).items() if broker_id in holding}
-    fullest, emptiest = max(after, key=after.__getitem__), min(after, key=after.__getitem__)
+    open_ids = [broker_id for broker_id in after if broker_id not in decision.left_out]
+    fullest, emptiest = max(after, key=after.__getitem__), min(open_ids or after, key=after.__getitem__)
     spread = after[fullest] - after[emptiest]
     if spread < _SPREAD_MIN or _are_all_alike(decision):
         return

@@ -32,3 +32,8 @@ class Weights(BaseModel):
         description="Willingness by broker id, 0 to 1, times what its scores say; 0 drains a broker: "
         "nothing new goes there while another can take it.",
     )
+
+    @property
+    def drained(self) -> frozenset[int]:
+        """The brokers on which nothing new should be put."""
+        return frozenset(broker_id for broker_id, weight in self.brokers.items() if not weight)

@@ -233,3 +233,9 @@ def test_a_topic_without_a_limit_by_size_is_levelled_as_ever() -> None:
     snapshot = holding((100, 100, 100), (500, 100, 100))
     other = replace(snapshot, partition_max_bytes={"other": 1})
     assert decide(Router(), other).shares == decide(Router(), snapshot).shares
+
+
+def test_that_a_drained_broker_stays_emptier_is_no_news() -> None:
+    router = Router()
+    router.reload(brokers={3: 0})
+    assert decide(router, three_brokers((300, 300, 0))).notes == ("broker 3 left out: drained.",)
