@@ -104,6 +104,14 @@ class History:
             if now_s - kept.at_s <= self.span_s
         )
 
+    def past(self, now_s: float, *, from_s: float, to_s: float) -> dict[int, float]:
+        """Utilisation by broker id at the oldest point from `from_s` to `to_s` seconds ago; none: empty."""
+        for kept in self._kept:
+            if to_s <= now_s - kept.at_s <= from_s:
+                known = ((broker_id, kept.utilisations[i]) for broker_id, i in kept.index_by_broker.items())
+                return {broker_id: used for broker_id, used in known if not math.isnan(used)}
+        return {}
+
 
 def _point(kept: _Kept, ago_s: float, broker_ids: Sequence[int]) -> HistoryPoint:
     indices = (kept.index_by_broker.get(broker_id) for broker_id in broker_ids)

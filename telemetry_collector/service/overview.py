@@ -58,6 +58,8 @@ MAX_PUT_ASIDE = 50
 MAX_LINES = 8  # brokers with a history of their own
 MAX_TEXT = 500
 BY_ID_MAX = 12  # so many brokers are found at a glance, and stay where they are
+_TREND_S = 600.0
+_TREND_MIN_S = 60.0
 _ANNOUNCED_FOR_S = 60.0  # what comes is what was announced, if that lasts so long at the present rate
 
 
@@ -106,7 +108,10 @@ def make_overview(
     snapshot = None if cached is None else cached.snapshot
     explanation = Explanation() if snapshot is None else explain(snapshot)
     reports = list(reports)
-    brokers = () if cached is None else _brokers(cached, explanation, _announced(intents), weights)
+    brokers: tuple[BrokerOverview, ...] = ()
+    if cached is not None:
+        past = history.past(now_s, from_s=_TREND_S, to_s=_TREND_MIN_S)
+        brokers = _brokers(cached, explanation, _announced(intents), weights, past)
     put_aside = {name: fault for report in reports for name, fault in report.put_aside.items()}
     put_aside.update(explanation.put_aside)
     overview = Overview(
@@ -138,11 +143,22 @@ def _announced(intents: Iterable[Intent]) -> Counter[int]:
 
 
 def _brokers(
-    cached: CachedSnapshot, explanation: Explanation, announced: Mapping[int, int], weights: Weights
+    cached: CachedSnapshot,
+    explanation: Explanation,
+    announced: Mapping[int, int],
+    weights: Weights,
+    past: Mapping[int, float],
 ) -> tuple[BrokerOverview, ...]:
     wall_s = cached.snapshot.taken_at_s + cached.age_s
     shown = [
-        _broker(broker, explanation, announced.get(broker_id, 0), weights.brokers.get(broker_id), wall_s)
+        _broker(
+            broker,
+            explanation,
+            announced.get(broker_id, 0),
+            weight=weights.brokers.get(broker_id),
+            past=past.get(broker_id),
+            wall_s=wall_s,
+        )
         for broker_id, broker in sorted(cached.snapshot.brokers.items())
     ]
     if len(shown) > BY_ID_MAX:
@@ -155,7 +171,9 @@ def _broker(
     broker: BrokerSnapshot,
     explanation: Explanation,
     announced_bytes: int,
+    *,
     weight: float | None,
+    past: float | None,
     wall_s: float,
 ) -> BrokerOverview:
     broker_id = broker.broker_id
@@ -176,7 +194,7 @@ def _broker(
         if capacity_bytes
         else None,
         ingest_bytes_per_s=broker.ingest_bytes_per_s,
-        full_in_s=_full_in_s(broker, announced_bytes),
+        full_in_s=_full_in_s(broker, announced_bytes, past),
         is_cordoned=broker.is_cordoned,
         is_drained=weight == 0,
         weight=weight,
@@ -190,8 +208,11 @@ def _broker(
     )
 
 
-def _full_in_s(broker: BrokerSnapshot, announced_bytes: int) -> float | None:
+def _full_in_s(broker: BrokerSnapshot, announced_bytes: int, past: float | None) -> float | None:
     rate = broker.ingest_bytes_per_s or 0.0
+    if past is not None and broker.capacity_bytes and broker.utilisation is not None:
+        # A minute's burst is no trend: it is taken to have begun ten minutes ago.
+        rate = min(rate, (broker.utilisation - past) * broker.capacity_bytes / _TREND_S)
     # A load that has said how much it will write ends there, and the forecast says where that is. Its rate,
     # taken for ever, would call every large load a disaster.
     if rate <= 0 or announced_bytes > rate * _ANNOUNCED_FOR_S:

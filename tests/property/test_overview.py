@@ -101,6 +101,9 @@ known = st.fixed_dictionaries(
 )
 
 
+NOW_S = 5000.0
+
+
 def overview_of(
     snapshot: ClusterSnapshot | None,
     *,
@@ -110,10 +113,11 @@ def overview_of(
     intents: list[Intent] | None = None,
     weights: Weights | None = None,
     explanation: Explanation | None = None,
+    history: History | None = None,
 ) -> Overview:
-    history = History()
+    history = history or History()
     if snapshot is not None:
-        history.add(snapshot, 500.0)
+        history.add(snapshot, NOW_S)
     return make_overview(
         None if snapshot is None else CachedSnapshot(snapshot, age_s, age_s > 30),
         CollectorStatistics(
@@ -124,7 +128,7 @@ def overview_of(
         intents=intents or [],
         weights=weights or Weights(),
         explain=lambda _: explanation or Explanation(),
-        now_s=500.0,
+        now_s=NOW_S,
     )
 
 
@@ -352,3 +356,12 @@ def test_an_answer_that_looks_wrong_is_a_notice() -> None:
     assert [finding.text for finding in overview.findings if finding.kind.startswith("odd")] == [
         "log_dirs of broker 2: more is used than may be."
     ]
+
+
+def test_a_minutes_burst_is_no_trend() -> None:
+    """Broker 2 got 60 of its 1,000 bytes in the last minute, and nothing in the nine before."""
+    history = History()
+    for ago_s in range(600, 60, -10):
+        history.add(make_snapshot([400, 340, 400], 1000), NOW_S - ago_s)
+    (second,) = [b for b in overview_of(filling(1.0), history=history).brokers if b.broker_id == 2]
+    assert second.full_in_s == pytest.approx(6000, rel=1e-3)  # 600 bytes are free, 0.1 a second come
