@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.imbalance_writing import LEVEL
 from benchmarks.layouts import MIB, Layout
 from benchmarks.stage import CHANGE_TIMEOUT_S, Stage
-from benchmarks.steady_writer import Latencies, SteadyWriter
+from benchmarks.steady_writer import SteadyWriter
 from evenload.local_cluster import LocalCluster
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
@@ -28,7 +28,7 @@ from kafka_plugin.balance_config import BalanceConfig
 CAPACITY_MIB = 400
 HELD_PERCENT = {1: 70, 2: 20, 3: 10}  # a partition for each percent
 STEADY_RECORDS_PER_S = 1000
-STEADY_RECORD_BYTES = 4 << 10
+STEADY_RECORD_BYTES = 1 << 10
 THROTTLE_BYTES_PER_S = 12 * MIB
 UNTHROTTLED_BYTES_PER_S = 1 << 40
 THROTTLED, UNTHROTTLED = "throttled", "unthrottled"
@@ -38,50 +38,38 @@ QUIET_S = 4.0
 _RECORD = np.random.default_rng(1).bytes(256 << 10)
 
 
-class Window(NamedTuple):
-    """A stretch of time, in seconds of the monotonic clock."""
-
-    begin_s: float
-    end_s: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """One balance, and when.
+    """One balance.
 
     Attributes:
         kind: Throttled, or as good as not.
-        held_bytes: What brokers hold.
+        held_bytes: What brokers held.
         moved_bytes: What was copied to other brokers.
         least_bytes: What any moves to the spread that was planned take at least.
+        num_own_moves: How many of them were of the producer's own partitions.
         spread_before: Before it.
         spread_after: After it.
-        quiet: Before it.
-        moving: From when the moves were ordered until they were complete.
+        took_s: From when the moves were ordered until they were complete.
+        quiet_s: The producer's latencies before it.
+        moving_s: Those while copies were on their way.
     """
 
     kind: str
     held_bytes: int
     moved_bytes: int
     least_bytes: int
+    num_own_moves: int
     spread_before: float
     spread_after: float
-    quiet: Window
-    moving: Window
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveRow:
-    """One balance, and the producer's latencies before and while copies were on their way."""
-
-    moved: Moved
+    took_s: float
     quiet_s: NDArray[np.float64]
     moving_s: NDArray[np.float64]
 
 
 def measure_moves(
     cluster: LocalCluster, kinds: Sequence[str], *, capacity_mib: int, started: Callable[[str], None]
-) -> list[MoveRow]:
+) -> list[Moved]:
     """Make the skew and level it again, once for each of `kinds`.
 
     Args:
@@ -96,51 +84,52 @@ def measure_moves(
         capacity_mib=[capacity_mib] * len(brokers),
         assignment=[(broker_id, broker_id % len(brokers) + 1) for broker_id in brokers],
     )
+    moved = []
     with Stage(cluster, layout) as stage:
-        topic = stage.make_topic(layout.assignment, "steady")
-        with SteadyWriter(
-            stage.connection,
-            topic,
-            records_per_s=STEADY_RECORDS_PER_S,
-            record_bytes=STEADY_RECORD_BYTES,
-        ) as writer:
-            moved = []
-            for kind in kinds:
-                started(kind)
-                moved.append(_level_once(stage, kind, capacity_mib // 100))
-            latencies = writer.stop()
-    return [_row(each, latencies) for each in moved]
+        for kind in kinds:
+            started(kind)
+            moved.append(_level_once(stage, kind, capacity_mib // 100))
+    return moved
 
 
 def _level_once(stage: Stage, kind: str, percent_mib: int) -> Moved:
     leaders = [broker_id for broker_id, percent in HELD_PERCENT.items() for _ in range(percent)]
-    topic = stage.make_topic([(leader,) for leader in leaders], "held")
-    _fill(stage.connection, topic, len(leaders), percent_mib)
-    time.sleep(SETTLING_S)
-    quiet_from_s = time.monotonic()
-    time.sleep(QUIET_S)
-    quiet = Window(quiet_from_s, time.monotonic())
+    held = stage.make_topic([(leader,) for leader in leaders], "held")
+    _fill(stage.connection, held, len(leaders), percent_mib)
+    steady = stage.make_topic(stage.layout.assignment, "steady")
     heard_s: list[float] = []
 
     def heard(progress: BalanceProgress) -> None:
         if progress.planned_bytes:  # before that, it looks for what an earlier one has left
             heard_s.append(time.monotonic())
 
-    outcome = execute_balance(
-        stage.connection, config=BalanceConfig(throttle_bytes_per_s=RATES[kind], poll_s=0.1), progress=heard
-    )
+    with SteadyWriter(
+        stage.connection, steady, records_per_s=STEADY_RECORDS_PER_S, record_bytes=STEADY_RECORD_BYTES
+    ) as writer:
+        time.sleep(SETTLING_S)
+        quiet_from_s = time.monotonic()
+        time.sleep(QUIET_S)
+        quiet_until_s = time.monotonic()
+        outcome = execute_balance(stage.connection, config=_config(kind), progress=heard)
+        latencies = writer.stop()
     assert outcome.after is not None, "there was something to carry out"
-    stage.delete_topics(topic)
+    stage.delete_topics(held, steady)
     return Moved(
         kind=kind,
         held_bytes=sum(broker.used_bytes for broker in outcome.before.brokers.values()),
         moved_bytes=outcome.moved_bytes,
         least_bytes=outcome.plan.least_bytes,
+        num_own_moves=sum(move.topic_partition.topic == steady for move in outcome.plan.moves),
         spread_before=outcome.plan.spread_before,
         spread_after=outcome.after.utilisation_spread,
-        quiet=quiet,
-        moving=Window(heard_s[0], heard_s[-1]),
+        took_s=heard_s[-1] - heard_s[0],
+        quiet_s=latencies.between(quiet_from_s, quiet_until_s),
+        moving_s=latencies.between(heard_s[0], heard_s[-1]),
     )
+
+
+def _config(kind: str) -> BalanceConfig:
+    return BalanceConfig(throttle_bytes_per_s=RATES[kind], spread_goal=LEVEL, poll_s=0.1)
 
 
 def _fill(connection: Connection, topic: str, num_partitions: int, mib_each: int) -> None:
@@ -150,9 +139,3 @@ def _fill(connection: Connection, topic: str, num_partitions: int, mib_each: int
             producer.produce(topic, _RECORD, partition=partition)
     if left := producer.flush(CHANGE_TIMEOUT_S):
         raise TimeoutError(f"{left} records of {topic!r} weren't acknowledged in {CHANGE_TIMEOUT_S} s")
-
-
-def _row(moved: Moved, latencies: Latencies) -> MoveRow:
-    return MoveRow(
-        moved=moved, quiet_s=latencies.between(*moved.quiet), moving_s=latencies.between(*moved.moving)
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from benchmarks.imbalance_moving import THROTTLE_BYTES_PER_S, THROTTLED, UNTHROTTLED, MoveRow
+from benchmarks.imbalance_moving import THROTTLE_BYTES_PER_S, THROTTLED, UNTHROTTLED, Moved
 from benchmarks.imbalance_writing import LEVEL, Written
 from benchmarks.layouts import MIB
 from benchmarks.outcome import POINT
@@ -23,7 +23,7 @@ MOVED_OVER_LEAST_MAX = 1.1
 _COLOURS = ("#c2185b", "#e9862b", "#2b7de9", "#4f9d4f", "#52606d", "#9aa5b1")
 
 
-def document(written: Sequence[Written], moved: Sequence[MoveRow]) -> dict[str, Any]:
+def document(written: Sequence[Written], moved: Sequence[Moved]) -> dict[str, Any]:
     """The result, as JSON has it."""
     return {
         "benchmark": "imbalance",
@@ -35,7 +35,7 @@ def document(written: Sequence[Written], moved: Sequence[MoveRow]) -> dict[str, 
         },
         "writing": [_writing(run) for run in written],
         "throttle_bytes_per_s": THROTTLE_BYTES_PER_S,
-        "moving": [_moving(row) for row in moved],
+        "moving": [_moving(each) for each in moved],
     }
 
 
@@ -82,6 +82,7 @@ def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
         "moves",
         "moved",
         "times the least",
+        "of the producer's",
         "spread",
         "took",
         "p50 before, during",
@@ -93,6 +94,7 @@ def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
             row["kind"],
             f"{row['moved_bytes'] / MIB:.0f} MiB",
             f"{row['over_least']:.2f}",
+            str(row["num_own_moves"]),
             f"{100 * row['spread_before']:.1f} to {100 * row['spread_after']:.1f}",
             f"{row['took_s']:.1f} s",
             "{:.1f}, {:.1f} ms".format(*row["p50_ms"]),
@@ -165,20 +167,20 @@ def _writing(run: Written) -> dict[str, Any]:
     }
 
 
-def _moving(row: MoveRow) -> dict[str, Any]:
-    moved = row.moved
+def _moving(moved: Moved) -> dict[str, Any]:
     return {
         "kind": moved.kind,
         "moved_bytes": moved.moved_bytes,
         "least_bytes": moved.least_bytes,
         "over_least": round(moved.moved_bytes / moved.least_bytes, 4),
         "part_of_held": round(moved.moved_bytes / moved.held_bytes, 4),
+        "num_own_moves": moved.num_own_moves,
         "spread_before": round(moved.spread_before, 4),
         "spread_after": round(moved.spread_after, 4),
-        "took_s": round(moved.moving.end_s - moved.moving.begin_s, 2),
-        "num_records": [len(row.quiet_s), len(row.moving_s)],
-        "p50_ms": _percentile_ms((row.quiet_s, row.moving_s), 50),
-        "p99_ms": _percentile_ms((row.quiet_s, row.moving_s), 99),
+        "took_s": round(moved.took_s, 2),
+        "num_records": [len(moved.quiet_s), len(moved.moving_s)],
+        "p50_ms": _percentile_ms((moved.quiet_s, moved.moving_s), 50),
+        "p99_ms": _percentile_ms((moved.quiet_s, moved.moving_s), 99),
     }
 
 

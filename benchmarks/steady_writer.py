@@ -2,7 +2,8 @@
 
 A record's latency counts from when it was due until it was acknowledged, as in write_windows.py, so that a
 producer that is held up can't hide it. In a process of its own, as the interpreter's lock would otherwise let
-it wait for whoever measures. Times are seconds of the system's monotonic clock, the same in all processes.
+it wait for whoever measures. Partitions take turns of some records, so that what it writes adds to no skew.
+Times are seconds of the system's monotonic clock, the same in all processes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
 
 _NUMBER_BYTES = 8
+_TURN_RECORDS = 16
 _TICK_S = 0.001  # the shortest that librdkafka waits
 _FLUSH_TIMEOUT_S = 60.0
 _START_TIMEOUT_S = 60.0
@@ -99,14 +101,16 @@ def _write_until_told(
         acknowledged_s[int.from_bytes(value[:_NUMBER_BYTES], "little")] = clock()
 
     producer = confluent_producer(connection)
-    producer.list_topics(topic, timeout=_START_TIMEOUT_S)
+    num_partitions = len(producer.list_topics(topic, timeout=_START_TIMEOUT_S).topics[topic].partitions)
     pipe.send("ready")
     begun_s = clock()
     while not pipe.poll():
         num_due = 1 + int((clock() - begun_s) * records_per_s)
         for number in range(len(acknowledged_s), num_due):
             acknowledged_s.append(0.0)
-            producer.produce(topic, number.to_bytes(_NUMBER_BYTES, "little") + filling, on_delivery=told)
+            value = number.to_bytes(_NUMBER_BYTES, "little") + filling
+            partition = number // _TURN_RECORDS % num_partitions
+            producer.produce(topic, value, partition=partition, on_delivery=told)
         producer.poll(_TICK_S)
     if left := producer.flush(_FLUSH_TIMEOUT_S):
         raise TimeoutError(f"{left} records weren't acknowledged within {_FLUSH_TIMEOUT_S} s")
