@@ -3,7 +3,8 @@
 Four brokers, 70/20/10/0 % full, in many small partitions; the moves are planned and carried out as
 `evenload balance --execute` does it, throttled and as good as not, in turn (A B B A). All the while a plain
 producer writes steadily to partitions of its own, two copies each, on all brokers. Its latencies while copies
-are on their way stand beside those of the quiet seconds right before.
+are on their way stand beside those of the quiet seconds right before: in partitions that stay, and in those
+that the plan moves as well, which are another matter.
 """
 
 from __future__ import annotations
@@ -47,23 +48,23 @@ class Moved:
         held_bytes: What brokers held.
         moved_bytes: What was copied to other brokers.
         least_bytes: What any moves to the spread that was planned take at least.
-        num_own_moves: How many of them were of the producer's own partitions.
         spread_before: Before it.
         spread_after: After it.
         took_s: From when the moves were ordered until they were complete.
         quiet_s: The producer's latencies before it.
-        moving_s: Those while copies were on their way.
+        staying_s: Those while copies were on their way, in partitions that stayed where they were.
+        moving_s: The same, in partitions of the producer's that were themselves among the moves.
     """
 
     kind: str
     held_bytes: int
     moved_bytes: int
     least_bytes: int
-    num_own_moves: int
     spread_before: float
     spread_after: float
     took_s: float
     quiet_s: NDArray[np.float64]
+    staying_s: NDArray[np.float64]
     moving_s: NDArray[np.float64]
 
 
@@ -114,17 +115,20 @@ def _level_once(stage: Stage, kind: str, percent_mib: int) -> Moved:
         latencies = writer.stop()
     assert outcome.after is not None, "there was something to carry out"
     stage.delete_topics(held, steady)
+    own = (move.topic_partition for move in outcome.plan.moves if move.topic_partition.topic == steady)
+    moving = {at.partition for at in own}
+    staying = set(range(len(stage.layout.assignment))) - moving
     return Moved(
         kind=kind,
         held_bytes=sum(broker.used_bytes for broker in outcome.before.brokers.values()),
         moved_bytes=outcome.moved_bytes,
         least_bytes=outcome.plan.least_bytes,
-        num_own_moves=sum(move.topic_partition.topic == steady for move in outcome.plan.moves),
         spread_before=outcome.plan.spread_before,
         spread_after=outcome.after.utilisation_spread,
         took_s=heard_s[-1] - heard_s[0],
-        quiet_s=latencies.between(quiet_from_s, quiet_until_s),
-        moving_s=latencies.between(heard_s[0], heard_s[-1]),
+        quiet_s=latencies.between(quiet_from_s, quiet_until_s, moving | staying),
+        staying_s=latencies.between(heard_s[0], heard_s[-1], staying),
+        moving_s=latencies.between(heard_s[0], heard_s[-1], moving),
     )
 
 

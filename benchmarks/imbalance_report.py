@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
 from benchmarks.imbalance_moving import THROTTLE_BYTES_PER_S, THROTTLED, UNTHROTTLED, Moved
@@ -82,11 +83,10 @@ def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
         "moves",
         "moved",
         "times the least",
-        "of the producer's",
         "spread",
         "took",
-        "p50 before, during",
-        "p99 before, during",
+        "p50 before / during / moved",
+        "p99 before / during / moved",
         box=None,
     )
     for row in result["moving"]:
@@ -94,11 +94,10 @@ def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
             row["kind"],
             f"{row['moved_bytes'] / MIB:.0f} MiB",
             f"{row['over_least']:.2f}",
-            str(row["num_own_moves"]),
             f"{100 * row['spread_before']:.1f} to {100 * row['spread_after']:.1f}",
             f"{row['took_s']:.1f} s",
-            "{:.1f}, {:.1f} ms".format(*row["p50_ms"]),
-            "{:.1f}, {:.1f} ms".format(*row["p99_ms"]),
+            _slashed(row["p50_ms"]),
+            _slashed(row["p99_ms"]),
         )
     return writing, moving
 
@@ -132,22 +131,28 @@ def draw(result: Mapping[str, Any]) -> Figure:
     left.set_xlabel("written, times the least possible")
     left.set_ylabel("spread of utilisation, points")
     left.set_ylim(bottom=0)
-    left.legend(fontsize=7, frameon=False)
-    for place, kind in enumerate((THROTTLED, UNTHROTTLED)):
-        rows = [row for row in result["moving"] if row["kind"] == kind]
-        for shift, which, colour in ((-0.12, "p50", "#2b7de9"), (0.12, "p99", "#e9862b")):
-            for row in rows:
-                before, during = row[f"{which}_ms"]
-                label = which if not place and row is rows[0] else None
-                right.plot([place - 0.2 + shift, place + 0.2 + shift], [before, during], "o-", color=colour)
-                right.plot([], [], "o-", color=colour, label=label)
-    right.set_xticks([0, 1], ["throttled\nbefore, during", "not throttled\nbefore, during"])
-    right.set_yscale("log")
-    right.set_ylabel("a producer's latency, ms")
-    right.legend(fontsize=7, frameon=False)
+    _draw_latencies(right, result["moving"])
     for axes in (left, right):
+        axes.legend(fontsize=7, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _draw_latencies(axes: Any, moving: Sequence[Mapping[str, Any]]) -> None:
+    for place, kind in enumerate((THROTTLED, UNTHROTTLED)):
+        rows = [row for row in moving if row["kind"] == kind]
+        for which, colour in (("p50", "#2b7de9"), ("p99", "#e9862b")):
+            for row in rows:
+                label = which if not place and row is rows[0] else None
+                points = [
+                    (place + 0.25 * step, ms)
+                    for step, ms in zip((-1, 0, 1), row[f"{which}_ms"], strict=True)
+                    if ms is not None
+                ]
+                axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, linewidth=1)
+    axes.set_xticks([0, 1], [f"{kind}:\nbefore, during,\nmoved itself" for kind in (THROTTLED, UNTHROTTLED)])
+    axes.set_yscale("log")
+    axes.set_ylabel("a producer's latency, ms")
 
 
 def _writing(run: Written) -> dict[str, Any]:
@@ -168,22 +173,26 @@ def _writing(run: Written) -> dict[str, Any]:
 
 
 def _moving(moved: Moved) -> dict[str, Any]:
+    windows = (moved.quiet_s, moved.staying_s, moved.moving_s)
     return {
         "kind": moved.kind,
         "moved_bytes": moved.moved_bytes,
         "least_bytes": moved.least_bytes,
         "over_least": round(moved.moved_bytes / moved.least_bytes, 4),
         "part_of_held": round(moved.moved_bytes / moved.held_bytes, 4),
-        "num_own_moves": moved.num_own_moves,
         "spread_before": round(moved.spread_before, 4),
         "spread_after": round(moved.spread_after, 4),
         "took_s": round(moved.took_s, 2),
-        "num_records": [len(moved.quiet_s), len(moved.moving_s)],
-        "p50_ms": _percentile_ms((moved.quiet_s, moved.moving_s), 50),
-        "p99_ms": _percentile_ms((moved.quiet_s, moved.moving_s), 99),
+        "num_records": [len(window) for window in windows],
+        "p50_ms": [_percentile_ms(window, 50) for window in windows],
+        "p99_ms": [_percentile_ms(window, 99) for window in windows],
     }
 
 
-def _percentile_ms(windows: Iterable[Any], percent: float) -> list[float]:
-    """Before, during."""
-    return [round(float(np.percentile(window, percent)) * 1000, 3) for window in windows]
+def _percentile_ms(latencies_s: NDArray[np.float64], percent: float) -> float | None:
+    """None of none: no partition of the producer's may have moved."""
+    return round(float(np.percentile(latencies_s, percent)) * 1000, 3) if len(latencies_s) else None
+
+
+def _slashed(milliseconds: Sequence[float | None]) -> str:
+    return " / ".join("-" if each is None else f"{each:,.0f}" for each in milliseconds) + " ms"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
@@ -31,14 +32,16 @@ _START_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """For each record, when it was due and how many seconds later it was acknowledged."""
+    """For each record, when it was due, how many seconds later it was acknowledged, and its partition."""
 
     due_s: NDArray[np.float64]
     latency_s: NDArray[np.float64]
+    partition: NDArray[np.int64]
 
-    def between(self, begin_s: float, end_s: float) -> NDArray[np.float64]:
-        """The latencies of those that were due from `begin_s` until before `end_s`."""
-        return self.latency_s[(self.due_s >= begin_s) & (self.due_s < end_s)]
+    def between(self, begin_s: float, end_s: float, partitions: Collection[int]) -> NDArray[np.float64]:
+        """The latencies of those of `partitions` that were due from `begin_s` until before `end_s`."""
+        is_asked = np.isin(self.partition, list(partitions))
+        return self.latency_s[is_asked & (self.due_s >= begin_s) & (self.due_s < end_s)]
 
 
 class SteadyWriter:
@@ -114,5 +117,6 @@ def _write_until_told(
         producer.poll(_TICK_S)
     if left := producer.flush(_FLUSH_TIMEOUT_S):
         raise TimeoutError(f"{left} records weren't acknowledged within {_FLUSH_TIMEOUT_S} s")
-    due_s = begun_s + np.arange(len(acknowledged_s)) / records_per_s
-    pipe.send((due_s, np.array(acknowledged_s) - due_s))
+    numbers = np.arange(len(acknowledged_s))
+    due_s = begun_s + numbers / records_per_s
+    pipe.send((due_s, np.array(acknowledged_s) - due_s, numbers // _TURN_RECORDS % num_partitions))
