@@ -2,7 +2,7 @@
 
 Three brokers hold that; a fourth is dead, and unknown to the topic. Data comes in at a steady rate. Half-way
 to level, the fourth is started, and the topic gets partitions on it, as an operator would do it, and as the
-route's note says. (Writing pauses meanwhile: some seconds, which would be nothing in a load of hours.)
+route's notes advise. (Writing pauses meanwhile: some seconds, which would be nothing in a load of hours.)
 evenload's producer goes on, and has to find out by itself. Other clients are made anew with the new
 partitions: theirs would take up to five minutes (`topic.metadata.refresh.interval.ms`,
 `metadata.max.age.ms`).
@@ -97,7 +97,8 @@ class Written:
         least_bytes: What has to be written at least, whoever does it.
         added_bytes: What was written when the broker was added.
         standings: From the beginning to the end.
-        found_s: From when the new partitions could be written until there was something on them.
+        found_s: From when the new partitions could be written until there was something on them, where
+            whoever writes had to find them.
     """
 
     contender: str
@@ -220,7 +221,7 @@ def _write(
         least_bytes=least_bytes,
         added_bytes=added_bytes,
         standings=course.standings,
-        found_s=course.found_s,
+        found_s=course.found_s if contender.finds_partitions else None,
     )
 
 
