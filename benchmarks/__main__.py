@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from benchmarks.balance import balance
+from benchmarks.imbalance import imbalance
 from benchmarks.read import read
 from benchmarks.scale import scale
 from benchmarks.telemetry import telemetry
 from benchmarks.uneven import uneven
 from benchmarks.write import write
 
-BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale, telemetry)
+BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale, telemetry, imbalance)
 
 
 @click.group(invoke_without_command=True)

@@ -1,0 +1,84 @@
+"""What does it take to level brokers that are 70/20/10 % full? `python -m benchmarks imbalance`
+
+Two answers, on four embedded brokers of the same capacity. By writing: data keeps coming in, half-way a
+fourth broker is added, and what counts is how many bytes have to be written until the spread is below 1
+point, beside the least that any writer needs. By moving: `evenload balance`, bytes beside the linear
+program's least, and what it costs a plain producer's latency, throttled and not.
+
+evenload passes where it is level after at most 1.25 times the least possible, and its moves take at most 1.1
+times theirs. What moves cost a producer is shown, not judged.
+
+Read next: imbalance_writing.py, imbalance_moving.py, imbalance_report.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+import click
+from rich.console import Console
+
+from benchmarks.imbalance_moving import CAPACITY_MIB, THROTTLED, UNTHROTTLED, measure_moves
+from benchmarks.imbalance_report import document, draw, least_sentence, misses, tables
+from benchmarks.imbalance_writing import CONTENDERS, LAYOUT, RECORDS_PER_S, write_all
+from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
+from benchmarks.stage import BROKER_PROPERTIES
+from benchmarks.strategies import EVENLOAD
+from benchmarks.write import FULL_COMPILER
+from evenload.local_cluster import temporary_cluster
+
+MOVES = (THROTTLED, UNTHROTTLED, UNTHROTTLED, THROTTLED, THROTTLED, UNTHROTTLED)
+QUICK_CONTENDERS = (EVENLOAD, "round robin")
+
+
+@click.command()
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Two ways of writing, a balance of each kind; writes no result unless --results is given.",
+)
+@click.option(
+    "--results",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where imbalance.json and imbalance.svg go. Default: benchmarks/results, for a whole run.",
+)
+def imbalance(quick: bool, folder: Path | None) -> None:
+    """What it takes to level brokers that are 70/20/10 % full; exit status 1 if evenload misses its goals."""
+    console = Console(highlight=False)
+    console.width = max(console.width, 110)
+    contenders = [each for each in CONTENDERS if not quick or each.name in QUICK_CONTENDERS]
+    with (
+        console.status("starting brokers") as status,
+        patch.dict(os.environ, FULL_COMPILER),
+        temporary_cluster(num_brokers=4, broker_properties=BROKER_PROPERTIES) as cluster,
+    ):
+        written = write_all(
+            cluster,
+            LAYOUT,
+            contenders,
+            records_per_s=RECORDS_PER_S,
+            started=lambda name: status.update(f"writing: {name}"),
+        )
+        moved = measure_moves(
+            cluster,
+            MOVES[:2] if quick else MOVES,
+            capacity_mib=CAPACITY_MIB,
+            started=lambda kind: status.update(f"moving, {kind}"),
+        )
+    result = document(written, moved)
+    console.print(least_sentence(result))
+    for table in tables(result):
+        console.print()
+        console.print(table)
+    if folder is None and not quick:
+        folder = RESULTS_FOLDER
+    if folder is not None:
+        write_json(folder / "imbalance.json", result)
+        write_svg(folder / "imbalance.svg", draw(result))
+    for sentence in misses(result):
+        console.print(f"[bold]missed[/bold]: {sentence}")
+    if misses(result):
+        raise click.exceptions.Exit(1)
