@@ -26,7 +26,7 @@ from kafka.errors import (
 
 from dataset_catalog.errors import failure
 from kafka_connection import Connection
-from kafka_connection.clients import describe_brokers, may_pass, open_admin
+from kafka_connection.clients import code_of, describe_brokers, may_pass, open_admin
 
 OffsetKind = Literal["log start", "last stable", "log end"]
 _POLL_S = 0.05
@@ -165,7 +165,7 @@ class TopicAdmin:
                 raise
             except KafkaError as error:
                 if not may_pass(error) or time.monotonic() > deadline_s:
-                    raise failure(doing, _reason(error), code=error.errno, operation=operation) from error
+                    raise failure(doing, _reason(error), code=code_of(error), operation=operation) from error
             time.sleep(_POLL_S)
 
 

@@ -98,6 +98,11 @@ def describe_brokers(admin: kafka.KafkaAdminClient) -> list[dict[str, Any]]:
         return [{**broker, "broker_id": broker["node_id"]} for broker in metadata["brokers"]]
 
 
+def code_of(error: KafkaError) -> int | None:
+    """The code of a broker's error; None for what kafka-python says by itself (a lost connection)."""
+    return getattr(error, "errno", None)
+
+
 def may_pass(error: KafkaError) -> bool:
     """Whether what kafka-python says may be over when it is asked again."""
     # A partition without a leader has broker -1, which kafka-python does not count as passing.

@@ -18,7 +18,7 @@ from kafka.errors import ClusterAuthorizationFailedError, KafkaError
 
 from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import Connection
-from kafka_connection.clients import describe_brokers, open_admin
+from kafka_connection.clients import code_of, describe_brokers, open_admin
 from kafka_connection.refusals import missing_permission
 from kafka_plugin.errors import TopicError
 
@@ -178,5 +178,5 @@ def _translated(topic: str, problem: str, *, operation: str) -> Iterator[None]:
         yield
     except KafkaError as error:
         said = str(error).split("failed with response")[0].strip().rstrip(".") or type(error).__name__
-        reason = missing_permission(error.errno, operation) or said
+        reason = missing_permission(code_of(error), operation) or said
         raise TopicError(topic, f"{problem}: {reason[:300]}.") from error

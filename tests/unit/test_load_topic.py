@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kafka.errors import InvalidPartitionsError
+from kafka.errors import InvalidPartitionsError, KafkaConnectionError
 
 from dataset_catalog.catalog import Catalog
 from kafka_connection import Connection
@@ -40,6 +40,26 @@ class SilentAdmin:
 def test_a_topic_that_is_refused_without_a_word_says_by_which_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "open_admin", lambda *_, **__: SilentAdmin())
     with pytest.raises(TopicError, match="can't be made: InvalidPartitionsError"):
+        topics.create_topic(
+            Connection(bootstrap_servers="a:1"),
+            "t",
+            num_partitions=1,
+            replication=1,
+            assignments=None,
+            configs={},
+            timeout_s=1,
+        )
+
+
+def test_a_connection_that_is_lost_while_a_topic_is_made_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lose(*_: object, **__: object) -> None:
+        raise KafkaConnectionError("connection reset by peer")
+
+    monkeypatch.setattr(SilentAdmin, "create_topics", lose)
+    monkeypatch.setattr(topics, "open_admin", lambda *_, **__: SilentAdmin())
+    with pytest.raises(TopicError, match="can't be made: .*connection reset by peer"):
         topics.create_topic(
             Connection(bootstrap_servers="a:1"),
             "t",
