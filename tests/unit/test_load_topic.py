@@ -59,7 +59,7 @@ def test_a_connection_that_is_lost_while_a_topic_is_made_is_a_sentence(
 
     monkeypatch.setattr(SilentAdmin, "create_topics", lose)
     monkeypatch.setattr(topics, "open_admin", lambda *_, **__: SilentAdmin())
-    with pytest.raises(TopicError, match="can't be made: .*connection reset by peer"):
+    with pytest.raises(TopicError, match=r"can't be made: .*connection reset by peer"):
         topics.create_topic(
             Connection(bootstrap_servers="a:1"),
             "t",
