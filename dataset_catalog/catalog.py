@@ -217,8 +217,12 @@ class Catalog:
             if missing:
                 raise DatasetGoneError(manifest.id, manifest.topic, f"it has no partitions {missing}")
             numbers = [runs.partition for runs in listed]
-            starts = admin.offsets(manifest.topic, numbers, "log start")
-            ends = admin.offsets(manifest.topic, numbers, "log end")
+            try:
+                starts = admin.offsets(manifest.topic, numbers, "log start")
+                ends = admin.offsets(manifest.topic, numbers, "log end")
+            except CatalogUnavailableError:
+                check_topic(admin, manifest)  # a broker may have known it a little longer than the others
+                raise
         for runs in listed:
             first, start, end = int(runs.first_offset[0]), starts[runs.partition], ends[runs.partition]
             if start > first or end < runs.end_offset:
