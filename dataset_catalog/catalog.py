@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dataset_catalog.errors import (
+    CatalogUnavailableError,
     CorruptProgressError,
     DatasetExistsError,
     DatasetGoneError,
