@@ -25,8 +25,8 @@ Places = NDArray[np.intp]
 
 # The solver's tolerance is 1e-7, in units of what a share of 1 adds to a broker.
 ZERO = 1e-6
-# Ceilings are loosened by this, and by more where rounding makes a program impossible.
-ROOMS = (1e-9, 1e-8, 1e-7, 1e-6)
+# Room for rounding, in the same units.
+ROOM = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,22 @@ def best_levels(start: Numbers, gain: Numbers, sets: Places) -> Numbers:
     ceiling = np.full(len(start), np.inf)
     while True:
         solved = _lowest_maximum(start, gain, kept, is_free, ceiling)
-        levels = start + gain * np.bincount(
-            kept.ravel(), np.repeat(solved.shares, kept.shape[1]), minlength=len(start)
-        )
         held = is_free & (solved.dual > ZERO)
         is_free &= ~held
         ceiling[held] = solved.highest
-        kept = kept[solved.reduced_cost <= ZERO]
+        is_kept = solved.reduced_cost <= ZERO
+        kept = kept[is_kept]
+        levels = start + gain * _added(kept, solved.shares[is_kept], len(start))
+        # What was found has to be possible still: a hundred programs' roundings would add up otherwise.
+        ceiling = np.where(np.isfinite(ceiling), np.maximum(ceiling, levels), ceiling)
         if not is_free[kept].any() or _is_unique(kept, ceiling):
             return np.asarray(levels)
+
+
+def _added(sets: Places, shares: Numbers, num_brokers: int) -> Numbers:
+    """[num_brokers] of a load of 1, what lands on each; shares are divided by their sum."""
+    spread = np.repeat(shares / shares.sum(), sets.shape[1])
+    return np.bincount(sets.ravel(), spread, minlength=num_brokers).astype(np.float64)
 
 
 def _bound(start: Numbers, gain: Numbers, sets: Places) -> float:
@@ -74,7 +81,7 @@ def _bound(start: Numbers, gain: Numbers, sets: Places) -> float:
         is_free = np.zeros(len(start), dtype=bool)
         is_free[allowed] = True
         found = _lowest_maximum(start, gain, allowed, is_free, np.full(len(start), np.inf))
-        if bounds[middle] < found.highest - ROOMS[-1]:
+        if bounds[middle] < found.highest - ZERO:
             below = middle
         else:
             above = middle
@@ -95,26 +102,25 @@ def _lowest_maximum(
     )
     origin = float(start[brokers].max())
     bound = (np.where(free, origin, ceiling[brokers]) - start[brokers]) / scale
-    for room in ROOMS:
-        found = scipy.optimize.linprog(
-            np.append(np.zeros(len(sets)), 1.0),
-            A_ub=scipy.sparse.hstack([added, -free.astype(float).reshape(-1, 1)], format="csr"),
-            b_ub=bound + np.where(free, 0.0, room),
-            A_eq=np.append(np.ones(len(sets)), 0.0).reshape(1, -1),
-            b_eq=[1.0],
-            bounds=[(0, None)] * len(sets) + [(None, None)],
-            method="highs",
-        )
-        if found.status == 0:
-            dual = np.zeros(len(start))
-            dual[brokers] = -found.ineqlin.marginals
-            return _Solved(
-                shares=np.maximum(found.x[:-1], 0.0),
-                highest=origin + scale * float(found.x[-1]),
-                dual=dual,
-                reduced_cost=np.asarray(found.lower.marginals[:-1]),
-            )
-    raise ArithmeticError(f"the linear program of the optimum failed: {found.message}")
+    found = scipy.optimize.linprog(
+        np.append(np.zeros(len(sets)), 1.0),
+        A_ub=scipy.sparse.hstack([added, -free.astype(float).reshape(-1, 1)], format="csr"),
+        b_ub=bound + np.where(free, 0.0, ROOM),
+        A_eq=np.append(np.ones(len(sets)), 0.0).reshape(1, -1),
+        b_eq=[1.0],
+        bounds=[(0, None)] * len(sets) + [(None, None)],
+        method="highs",
+    )
+    if found.status != 0:
+        raise ArithmeticError(f"the linear program of the optimum failed: {found.message}")
+    dual = np.zeros(len(start))
+    dual[brokers] = -found.ineqlin.marginals
+    return _Solved(
+        shares=np.maximum(found.x[:-1], 0.0),
+        highest=origin + scale * float(found.x[-1]),
+        dual=dual,
+        reduced_cost=np.asarray(found.lower.marginals[:-1]),
+    )
 
 
 def _is_unique(sets: Places, ceiling: Numbers) -> bool:
