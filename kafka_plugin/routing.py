@@ -30,6 +30,7 @@ from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 _log = logging.getLogger(__name__)
 _HISTORY_INTERVAL_S = 0.2
 _HISTORY_S = 120.0
+_HISTORY_MAX = 100_000  # figures that are remembered
 _MEASURABLE_BYTES = 4 << 20
 # Stored bytes are this much more than payload at most, when nobody else writes to the topic.
 _FOREIGN_RATIO = 1.1
@@ -69,7 +70,9 @@ class OwnBytes:
         with self._lock:
             self._acknowledged[partition] = self._acknowledged.get(partition, 0) + size_bytes
             now_s = self._clock()
-            if not self._history or now_s - self._history[-1].at_s >= _HISTORY_INTERVAL_S:
+            # With thousands of partitions the whole would be a hundred megabytes.
+            interval_s = max(_HISTORY_INTERVAL_S, _HISTORY_S * len(self._acknowledged) / _HISTORY_MAX)
+            if not self._history or now_s - self._history[-1].at_s >= interval_s:
                 self._history.append(_Acknowledged(now_s, dict(self._acknowledged)))
                 while now_s - self._history[0].at_s > _HISTORY_S:
                     self._history.popleft()

@@ -54,3 +54,15 @@ def test_the_past_is_forgotten_after_a_while() -> None:
         own.add_acknowledged(0, 1)
         clock.now_s += 1.0
     assert len(own._history) <= 125
+
+
+def test_what_is_remembered_is_bounded_however_many_partitions_there_are() -> None:
+    clock = Clock()
+    own = OwnBytes(clock)
+    for _ in range(1200):
+        clock.now_s += 0.1
+        for partition in range(0, 3000, 10):
+            own.add_acknowledged(partition, 1)
+    remembered = sum(len(entry.bytes_by_partition) for entry in own._history)
+    assert 50_000 < remembered <= 110_000
+    assert own.acknowledged_before(clock.now_s) > 0
