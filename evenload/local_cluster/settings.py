@@ -103,12 +103,20 @@ class ClusterSettings(BaseModel):
 
 
 def _with(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """What a server is told when more is given: listeners come to ours, anything else replaces it.
+    """What a server is told when more is given: listeners of other names come to ours, all else replaces it.
 
     Ours have to stay: servers reach each other there, and are asked there whether they serve.
     """
-    listeners = {name: f"{ours[name]},{given[name]}" for name in _LISTENERS if name in ours and name in given}
+    listeners = {
+        name: f"{ours[name]},{given[name]}"
+        for name in _LISTENERS
+        if name in ours and name in given and _names(ours[name]).isdisjoint(_names(given[name]))
+    }
     return {**ours, **given, **listeners}
+
+
+def _names(listeners: str) -> set[str]:
+    return {listener.partition(":")[0] for listener in listeners.split(",")}
 
 
 def _broker_id(server: str) -> int:

@@ -76,14 +76,7 @@ def test_a_stale_pid_that_now_belongs_to_somebody_else_is_never_killed(one_broke
     ("bad", "last_error"),
     [
         ({"num.io.threads": "many"}, "ConfigException: Invalid value many for configuration num.io.threads"),
-        (
-            {
-                "listeners": "OUTSIDE://192.0.2.1:9092",
-                "advertised.listeners": "OUTSIDE://192.0.2.1:9092",
-                "listener.security.protocol.map": "OUTSIDE:PLAINTEXT",
-            },
-            "BindException: Cannot assign requested address",
-        ),
+        ({"listeners": "PLAINTEXT://192.0.2.1:9092"}, "BindException: Cannot assign requested address"),
     ],
 )
 def test_a_broker_that_dies_at_start_is_quoted_and_nothing_is_left_running(
