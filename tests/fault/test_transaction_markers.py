@@ -180,7 +180,7 @@ def test_the_commit_of_a_loader_that_died_is_known_where_no_leader_was(place: Pl
 
 def test_what_a_loader_that_died_left_open_is_aborted_where_no_leader_was(place: Place) -> None:
     if place.cluster.kafka_version == KAFKA_VERSIONS[0]:
-        # In 3 of 12 runs the next transaction was not let begin for 21 s: the one before had not ended yet there.
+        # In 3 of 12 runs the next transaction was not let begin for 21 s: the one before had not ended yet.
         pytest.skip("Kafka 3.3 may take longer to end a transaction than a loader waits (docs/roadmap.md)")
     place.producer()
     place.kill()
