@@ -41,7 +41,7 @@ from router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
 from router.route import Route
 from router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
 from router.volumes import broker_of, by_volume
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 
 __all__ = ["FallbackReason", "Router"]
 
@@ -401,20 +401,9 @@ def _check(num_partitions: int, remaining_bytes: int | None, stored_ratio: float
 
 def _growth_max_bytes(snapshot: ClusterSnapshot, topic: str, sets: Sequence[ReplicaSet]) -> float:
     """Stored bytes by which one copy of the topic can grow before retention deletes as much as comes."""
-    max_bytes = snapshot.partition_max_bytes.get(topic)
-    if max_bytes is None:
-        return math.inf
-    growth = 0
-    for each in sets:
-        for number in each.partitions:
-            key = TopicPartition(topic, number)
-            held = (
-                snapshot.brokers[broker_id].bytes_by_topic_partition.get(key, 0)
-                for broker_id in each.replica_ids
-                if broker_id in snapshot.brokers
-            )
-            growth += max(0, max_bytes - max(held, default=0))
-    return float(growth)
+    numbers = (number for each in sets for number in each.partitions)
+    growth = [snapshot.growth_max_bytes(topic, number) for number in numbers]
+    return float(sum(math.inf if each is None else each for each in growth))
 
 
 def _by_partition(sets: Sequence[ReplicaSet], shares: FloatArray) -> dict[int, float]:

@@ -172,7 +172,10 @@ class ClusterSnapshot:
         if max_bytes is None:
             return None
         key = TopicPartition(topic, partition)
-        held = (broker.bytes_by_topic_partition.get(key, 0) for broker in self.brokers.values())
+        placed = self.topics.get(topic, {}).get(partition)
+        # Its own replicas only: a thousand brokers for each of 3,000 partitions would take too long.
+        replicas = (self.brokers.get(broker_id) for broker_id in (placed.replica_ids if placed else ()))
+        held = (broker.bytes_by_topic_partition.get(key, 0) for broker in replicas if broker is not None)
         return max(0, max_bytes - max(held, default=0))
 
     def age_s(self, now_s: float) -> float:
