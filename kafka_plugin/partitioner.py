@@ -21,6 +21,8 @@ from kafka_plugin.producer_routing import ProducerRouting
 from router.config import RouterConfig
 from telemetry_collector.opening import AnyCollector
 
+_QUEUED_S = 30.0  # after this, brokers have a record, seen there or not: kafka-python's queue has no bound
+
 
 class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python ships no types
     """Keeps brokers even from within a `kafka.KafkaProducer`. May be called from any thread.
@@ -77,8 +79,8 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         routing = self._routing.find(topic) or self._routing.add(topic, len(partitions))
         size_bytes = len(serialized_value or b"") + len(serialized_key or b"")
         partition = routing.partition_for(size_bytes)
-        # Nothing tells a partitioner what became of a record; it is in the log a moment later.
-        routing.own_bytes.add_acknowledged(partition, size_bytes)
+        # Nothing tells a partitioner what became of a record, and the client's queue may be long.
+        routing.own_bytes.add_acknowledged(partition, size_bytes, in_s=_QUEUED_S)
         return partition
 
     def expect(self, topic: str, size_bytes: int) -> None:

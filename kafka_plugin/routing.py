@@ -65,11 +65,11 @@ class OwnBytes:
         with self._lock:
             self._sent[partition] = self._sent.get(partition, 0) + size_bytes
 
-    def add_acknowledged(self, partition: int, size_bytes: int) -> None:
-        """Brokers have a record that was sent before."""
+    def add_acknowledged(self, partition: int, size_bytes: int, *, in_s: float = 0.0) -> None:
+        """Brokers have a record that was sent before, or will have it in so many seconds."""
         with self._lock:
             self._acknowledged[partition] = self._acknowledged.get(partition, 0) + size_bytes
-            now_s = self._clock()
+            now_s = self._clock() + in_s
             # With thousands of partitions the whole would be a hundred megabytes.
             interval_s = max(_HISTORY_INTERVAL_S, _HISTORY_S * len(self._acknowledged) / _HISTORY_MAX)
             if not self._history or now_s - self._history[-1].at_s >= interval_s:

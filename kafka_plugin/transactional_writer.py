@@ -45,7 +45,7 @@ _FIRST_IN_FLIGHT_BYTES = 16 << 20
 _LEAST_IN_FLIGHT_BYTES = 4 << 20
 _USABLE_FRACTION = 0.7  # of the transaction's timeout
 _MARKERS_S = 10.0  # how long all partitions may take to hear of a commit; then the id is taken anew
-_WHY_S = 1.0  # how long we ask why a commit has no answer
+_WHY_S = 3.0  # how long we ask why the end of a transaction has no answer
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _REFUSED = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -267,13 +267,7 @@ class TransactionalWriter:
         """
         self.settle()
         left_s = self._config.transaction_timeout_s * _USABLE_FRACTION - self.age_s
-        try:
-            self._retried(self._open_producer().commit_transaction, max(1.0, left_s))
-        except TransactionFailedError as error:
-            if _is_unanswered(error):
-                # Kafka 3 does not answer while a partition has no leader: which one says more.
-                self._markers.complete(self._attempt.partitions, _WHY_S, is_committed=True)
-            raise
+        self._end(self._open_producer().commit_transaction, max(1.0, left_s), is_committed=True)
         self._markers.complete(self._attempt.partitions, _MARKERS_S, is_committed=True)
         pace = num_bytes / max(0.01, self.age_s)
         wanted = int(pace * _RATE_WINDOW_S)
@@ -287,9 +281,18 @@ class TransactionalWriter:
             ProducerFencedError: See the class.
         """
         self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, self._limit_bytes // 2)
-        self._retried(self._open_producer().abort_transaction, timeout_s)
+        self._end(self._open_producer().abort_transaction, timeout_s, is_committed=False)
         if self._attempt.partitions:
             self._markers.complete(self._attempt.partitions, timeout_s, is_committed=False)
+
+    def _end(self, call: Callable[[float], None], timeout_s: float, *, is_committed: bool) -> None:
+        try:
+            self._retried(call, timeout_s)
+        except TransactionFailedError as error:
+            if _is_unanswered(error) and self._attempt.partitions:
+                # Kafka 3 does not answer while a partition has no leader: which one says more.
+                self._markers.complete(self._attempt.partitions, _WHY_S, is_committed=is_committed)
+            raise
 
     def _open_producer(self) -> Producer:
         assert self._producer is not None, "open() comes first"

@@ -103,7 +103,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def place(cluster: LocalCluster, wait_until: Callable[[Callable[[], bool]], None]) -> Place:
+def place(cluster: LocalCluster, wait_until: Callable[[Callable[[], bool]], None]) -> Iterator[Place]:
     transactional_id = f"loader-{uuid.uuid4().hex[:8]}"
     confluent_producer(cluster.connection, transactional_id=transactional_id).init_transactions(60)
     with open_admin(cluster.connection) as admin:
@@ -111,7 +111,8 @@ def place(cluster: LocalCluster, wait_until: Callable[[Callable[[], bool]], None
         doomed, safe = sorted({1, 2, 3} - {coordinator})
         topic = f"topic-{transactional_id}"
         admin.create_topics({topic: {"assignments": {0: [doomed], 1: [safe]}}})
-    return Place(cluster, transactional_id, topic, doomed, wait_until)
+    yield Place(cluster, transactional_id, topic, doomed, wait_until)
+    cluster.start()  # what a test that failed left dead
 
 
 def test_a_commit_is_known_where_no_leader_was(place: Place) -> None:

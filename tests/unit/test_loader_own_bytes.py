@@ -29,6 +29,18 @@ def test_what_was_acknowledged_before_the_snapshot_is_not_counted_again() -> Non
     assert own.total_sent == 180
 
 
+def test_what_a_client_still_holds_is_not_taken_for_stored() -> None:
+    clock = Clock()
+    own = OwnBytes(clock)
+    own.add_sent(0, 100)
+    own.add_acknowledged(0, 100, in_s=30.0)  # nobody will say when
+    clock.now_s = 1020.0
+    assert own.since(1019.0) == {0: 100}
+    assert own.since(1019.0, stored={0: 40.0}) == {0: 60}
+    clock.now_s = 1031.0
+    assert own.since(1031.0) == {}
+
+
 def test_between_two_notes_a_little_more_is_counted_never_less() -> None:
     clock = Clock()
     own = OwnBytes(clock)
