@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +22,9 @@ from playwright.sync_api import Browser, sync_playwright
 from playwright.sync_api import Route as BrowserRequest
 
 from router.config import RouterConfig
-from router.plugins import Weighted
 from router.route import Route
 from router.router import Router
-from router.scoring import ScoreContext, ScoreFunction, reachability, willingness
+from router.scoring import ScoreContext
 from telemetry_collector import BrokerSnapshot, CachedSnapshot, ClusterSnapshot
 from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.service.history import History
@@ -58,7 +56,7 @@ def slow_broker(broker: BrokerSnapshot, context: ScoreContext) -> float:  # noqa
     return min(1.0, 0.010 / max(0.010, broker.latency_s or 0.0))
 
 
-FUNCTIONS: Mapping[str, ScoreFunction] = {"latency": slow_broker, "reachability": reachability}
+WEIGHTS = {"latency": 1.0, "reachability": 1.0}
 
 
 class Evening:
@@ -72,8 +70,8 @@ class Evening:
             for topic, (layout, size) in TOPICS.items()
             for partition in range(len(layout))
         }
-        config = RouterConfig(score_functions=dict.fromkeys(FUNCTIONS, 1.0), dead_band=0.0)
-        self.router = Router(config, score_functions=FUNCTIONS)
+        config = RouterConfig(score_functions=WEIGHTS, dead_band=0.0)
+        self.router = Router(config, score_functions={"latency": slow_broker})
         self.route: Route | None = None
         self.to_come = float(TO_LOAD)
 
@@ -151,20 +149,15 @@ class Evening:
                 report("web-17/2210/clicks", "clicks", even, sent=3 * GIB, to_come=None),
             ],
             intents=[Intent(load=f"loader-3/{LOAD}", topic=LOAD, bytes_by_broker=announced)],
-            weights=Weights(score_functions=dict.fromkeys(FUNCTIONS, 1.0)),
+            weights=Weights(score_functions=WEIGHTS),
             explain=self.explain,
             now_s=self.now_s,
         ).model_dump_json()
 
     def explain(self, snapshot: ClusterSnapshot) -> Explanation:
         """What the router's score functions make of a snapshot."""
-        context = ScoreContext(snapshot=snapshot, topic=LOAD, now_s=self.now_s)
-        weighted = [Weighted(name, 1.0, function) for name, function in FUNCTIONS.items()]
-        brokers = list(snapshot.brokers.values())
-        return Explanation(
-            willingness=willingness(brokers, context, weighted).by_broker,
-            scores={each.name: willingness(brokers, context, [each]).by_broker for each in weighted},
-        )
+        told = self.router.explain(snapshot, LOAD, now_s=self.now_s)
+        return Explanation(willingness=told.by_broker, scores=told.scores)
 
 
 def report(producer: str, topic: str, route: Route, *, sent: int, to_come: int | None) -> RouteReport:
