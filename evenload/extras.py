@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 _EXTRA_BY_PACKAGE: Final = {
+    "opentelemetry": "collector",
     "crc32c": "reader",
     "torch": "reader",
     "ray": "train",
