@@ -20,7 +20,8 @@ __all__ = ["CollectorConfig"]
 class CollectorConfig(BaseModel):
     """The collector's settings; all times in seconds. Values out of range are refused with the range."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Errors don't quote what they refuse: it may be an address with a password in it.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
     interval_s: float = Field(
         default=5.0, ge=0.05, le=3600, description="From one measurement of a reachable broker to the next."

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from evenload.cli.edge import StoppedError, cluster_options
 from evenload.cli.output import Output
 from kafka_connection import Connection
+from kafka_connection.connection import first_reason
 from kafka_connection.environment import collector_token
 from telemetry_collector.config import CollectorConfig
 
@@ -107,7 +109,7 @@ def collector(
             host=host,
             port=port,
             topics=None if all_topics else (),
-            collector_config=_collecting(interval_s, dict(metrics_urls)),
+            collector_config=_collecting(interval_s, metrics_urls),
             otlp_endpoint=otlp_endpoint,
             explain=Explainer(),
             on_ready=on_ready,
@@ -117,12 +119,18 @@ def collector(
         raise StoppedError()
 
 
-def _collecting(interval_s: float, metrics_urls: Mapping[int, str]) -> CollectorConfig:
+def _collecting(interval_s: float, metrics_urls: Sequence[tuple[int, str]]) -> CollectorConfig:
     """Everything else in proportion, where the defaults don't fit so long an interval."""
+    broker_ids = Counter(broker_id for broker_id, _ in metrics_urls)
+    if twice := [broker_id for broker_id, num in broker_ids.items() if num > 1]:
+        raise click.UsageError(f"--metrics-url: broker {twice[0]} is named twice")
     defaults = CollectorConfig()
-    return CollectorConfig(
-        interval_s=interval_s,
-        metrics_url_by_broker=metrics_urls,
-        full_interval_s=max(defaults.full_interval_s, interval_s),
-        age_max_s=max(defaults.age_max_s, 2 * interval_s + defaults.deadline_s),
-    )
+    try:
+        return CollectorConfig(
+            interval_s=interval_s,
+            metrics_url_by_broker=dict(metrics_urls),
+            full_interval_s=max(defaults.full_interval_s, interval_s),
+            age_max_s=max(defaults.age_max_s, 2 * interval_s + defaults.deadline_s),
+        )
+    except ValidationError as error:  # an address, whose password its own text would quote
+        raise click.UsageError(first_reason(error)) from error
