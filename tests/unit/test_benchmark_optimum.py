@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from benchmarks.optimum import best_utilisation
@@ -47,6 +48,26 @@ def test_known_answers(
         payload_bytes=payload,
     )
     assert list(found.values()) == pytest.approx(best, abs=2e-4)
+
+
+def test_what_is_held_leaves_the_solver_room_for_the_rest() -> None:
+    draw = np.random.default_rng(192)  # of 400 of this kind, the one that was called infeasible
+    num_brokers, copies = int(draw.integers(3, 12)), int(draw.integers(1, 4))
+    sets = [
+        tuple(draw.choice(num_brokers, min(copies, num_brokers), replace=False).tolist())
+        for _ in range(int(draw.integers(2, 4 * num_brokers)))
+    ]
+    capacity = draw.choice([1.0, 2.0, 4.0], num_brokers) * 100 * 2**20
+    held = draw.uniform(0, 0.9, num_brokers) * capacity
+    payload = float(draw.uniform(0.01, 0.9)) * (capacity - held).sum() / copies
+    found = best_utilisation(
+        other_bytes=dict(enumerate(held.tolist())),
+        capacity_bytes=dict(enumerate(capacity.tolist())),
+        replica_sets=sets,
+        payload_bytes=payload,
+    )
+    stored = sum(found[b] * capacity[b] - held[b] for b in found)
+    assert stored == pytest.approx(copies * payload, rel=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(6))
