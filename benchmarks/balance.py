@@ -22,7 +22,7 @@ from benchmarks.balance_report import cost_sentence, document, draw, layout_repo
 from benchmarks.balance_runs import Case, Run, run_all
 from benchmarks.layouts import LAYOUTS, Layout
 from benchmarks.outcome import are_all_within_a_point
-from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
+from benchmarks.results import keep, results_option
 from benchmarks.route_cost import measure_route_cost
 from benchmarks.strategies import EVENLOAD, STRATEGIES
 
@@ -43,12 +43,7 @@ SMALL_RECORDS_LAYOUT = "capacities 2:2:1"
 @click.option(
     "--strategy", "names", multiple=True, type=click.Choice(list(STRATEGIES)), help="Only these strategies."
 )
-@click.option(
-    "--results",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where balance.json and balance.svg go. Default: benchmarks/results, for a whole run.",
-)
+@results_option
 def balance(quick: bool, layouts: Sequence[str], names: Sequence[str], folder: Path | None) -> None:
     """How even brokers end up, by strategy; exit status 1 if evenload is not within 1 point of the best."""
     console = Console(highlight=False)
@@ -68,11 +63,8 @@ def balance(quick: bool, layouts: Sequence[str], names: Sequence[str], folder: P
     console.print()
     console.print(summary_table(runs))
     console.print(f"{len(runs)} loads in {time.monotonic() - begun_s:.0f} s")
-    if folder is None and not (quick or layouts or names):
-        folder = RESULTS_FOLDER
-    if folder is not None:
-        write_json(folder / "balance.json", document(runs, cost))
-        write_svg(folder / "balance.svg", draw(runs))
+    is_whole = not (quick or layouts or names)
+    keep(document(runs, cost), lambda: draw(runs), folder, is_whole=is_whole)
     judged = [run.outcome for run in runs if run.strategy == EVENLOAD]
     if not cost.is_cheap or (judged and not are_all_within_a_point(judged)):
         raise click.exceptions.Exit(1)

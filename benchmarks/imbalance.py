@@ -23,10 +23,9 @@ from rich.console import Console
 from benchmarks.imbalance_moving import CAPACITY_MIB, THROTTLED, UNTHROTTLED, measure_moves
 from benchmarks.imbalance_report import document, draw, least_sentence, misses, tables
 from benchmarks.imbalance_writing import CONTENDERS, LAYOUT, RECORDS_PER_S, write_all
-from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
-from benchmarks.stage import BROKER_PROPERTIES
+from benchmarks.results import keep, results_option, tell_misses
+from benchmarks.stage import BROKER_PROPERTIES, FULL_COMPILER
 from benchmarks.strategies import EVENLOAD
-from benchmarks.write import FULL_COMPILER
 from evenload.local_cluster import temporary_cluster
 
 MOVES = (THROTTLED, UNTHROTTLED, UNTHROTTLED, THROTTLED, THROTTLED, UNTHROTTLED)
@@ -39,12 +38,7 @@ QUICK_CONTENDERS = (EVENLOAD, "round robin")
     is_flag=True,
     help="Two ways of writing, a balance of each kind; writes no result unless --results is given.",
 )
-@click.option(
-    "--results",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where imbalance.json and imbalance.svg go. Default: benchmarks/results, for a whole run.",
-)
+@results_option
 def imbalance(quick: bool, folder: Path | None) -> None:
     """What it takes to level brokers that are 70/20/10 % full; exit status 1 if evenload misses its goals."""
     console = Console(highlight=False)
@@ -73,12 +67,5 @@ def imbalance(quick: bool, folder: Path | None) -> None:
     for table in tables(result):
         console.print()
         console.print(table)
-    if folder is None and not quick:
-        folder = RESULTS_FOLDER
-    if folder is not None:
-        write_json(folder / "imbalance.json", result)
-        write_svg(folder / "imbalance.svg", draw(result))
-    for sentence in misses(result):
-        console.print(f"[bold]missed[/bold]: {sentence}")
-    if misses(result):
-        raise click.exceptions.Exit(1)
+    keep(result, lambda: draw(result), folder, is_whole=not quick)
+    tell_misses(console, misses(result))

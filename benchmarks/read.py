@@ -36,6 +36,7 @@ from rich.table import Table
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.results import RESULTS_FOLDER, machine, write_json, write_svg
+from benchmarks.stage import FULL_COMPILER
 from dataset_catalog.manifest import DatasetManifest
 from evenload.local_cluster import temporary_cluster
 from kafka_connection import Connection
@@ -49,7 +50,6 @@ SAMPLE_BYTES = 3072
 BATCH = 256
 AHEAD_BYTES = 32 << 20
 # Java reads it last: it overrides the command line.
-FULL_COMPILER = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}
 PLAIN_TOPIC = "plain"
 NUM_WARM_UPS = 30
 QUIET_PERCENT = 20  # of the processors' time

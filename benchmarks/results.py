@@ -1,4 +1,4 @@
-"""Where results go, and what they were measured on. Shared by all benchmarks.
+"""Where results go, what they were measured on, and which goals were missed. Shared by all benchmarks.
 
 A result is a JSON document with, beside its own keys, `benchmark` and `machine`; lists in it are written one
 entry a line, so that two results can be compared line by line. Pictures are SVG without a date in them.
@@ -11,12 +11,14 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import psutil
+from rich.console import Console
 
 from evenload.local_cluster.jars import KAFKA_VERSION
 
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS_FOLDER = Path(__file__).parent / "results"
+
+results_option = click.option(
+    "--results",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the JSON and the SVG go. Default: benchmarks/results, for a whole run.",
+)
 
 
 def machine(*packages: str) -> dict[str, Any]:
@@ -42,6 +51,38 @@ def machine(*packages: str) -> dict[str, Any]:
         "kafka": KAFKA_VERSION,
         **{package: version(package) for package in packages},
     }
+
+
+def keep(
+    document: Mapping[str, Any], draw: Callable[[], Figure], folder: Path | None, *, is_whole: bool
+) -> None:
+    """Write a result and its picture, named after the benchmark.
+
+    Args:
+        document: The result.
+        draw: Makes the picture, where there is somewhere to put it.
+        folder: Where `--results` says; None: `RESULTS_FOLDER` for a whole run, nowhere for another.
+        is_whole: Whether nothing was left out or made shorter.
+    """
+    if folder is None and is_whole:
+        folder = RESULTS_FOLDER
+    if folder is not None:
+        write_json(folder / f"{document['benchmark']}.json", document)
+        write_svg(folder / f"{document['benchmark']}.svg", draw())
+
+
+def tell_misses(console: Console, misses: Sequence[str], *, is_judged: bool = True) -> None:
+    """Print the goals that were missed, a sentence each; with any, the command ends with status 1.
+
+    Args:
+        console: Where to.
+        misses: The sentences.
+        is_judged: False where so little was measured that a miss may be chance: status 0 all the same.
+    """
+    for sentence in misses:
+        console.print(f"[bold]missed[/bold]: {sentence}")
+    if misses and is_judged:
+        raise click.exceptions.Exit(1)
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
+from benchmarks.results import keep, results_option
 from benchmarks.scale_clusters import STATES, Size
 from benchmarks.scale_decisions import compare_random, compare_with_optimum, time_decision
 from benchmarks.scale_memory import measure_memory
@@ -49,12 +49,7 @@ TABLE_WIDTH = 120
 @click.option(
     "--quick", is_flag=True, help="A tenth of everything; writes no result unless --results is given."
 )
-@click.option(
-    "--results",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where scale.json and scale.svg go. Default: benchmarks/results, for a whole run.",
-)
+@results_option
 def scale(quick: bool, folder: Path | None) -> None:
     """A thousand brokers, a thousand producers, simulated; exit status 1 if a goal is missed."""
     console = Console(highlight=False)
@@ -70,11 +65,7 @@ def scale(quick: bool, folder: Path | None) -> None:
     )
     console.print(tables(result))
     console.print(f"{time.monotonic() - begun_s:.0f} s")
-    if folder is None and not quick:
-        folder = RESULTS_FOLDER
-    if folder is not None:
-        write_json(folder / "scale.json", document(result))
-        write_svg(folder / "scale.svg", draw(result))
+    keep(document(result), lambda: draw(result), folder, is_whole=not quick)
     if not passes(result):
         raise click.exceptions.Exit(1)
 

@@ -23,6 +23,8 @@ from kafka_plugin.topics import create_topic
 
 # A broker frees what was deleted after a minute, and looks for it first after half a minute: too late here.
 BROKER_PROPERTIES = {"log.segment.delete.delay.ms": "20", "log.initial.task.delay.ms": "500"}
+# For processes of Java's: compile fully, as in production. This variable is read last, after our own flags.
+FULL_COMPILER = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}
 CHANGE_TIMEOUT_S = 60.0
 _RECORD_BYTES = 256 << 10
 _RECORDS = tuple(random.Random(number).randbytes(_RECORD_BYTES) for number in range(4))

@@ -27,7 +27,8 @@ import click
 from rich.console import Console
 
 from benchmarks.broker_counts import CountedBrokers, counted_cluster
-from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
+from benchmarks.results import keep, results_option, tell_misses
+from benchmarks.stage import FULL_COMPILER
 from benchmarks.telemetry_report import (
     OWN,
     SERVICE,
@@ -44,7 +45,6 @@ from kafka_plugin.topics import create_topic
 from telemetry_collector.collector import Collector
 from telemetry_collector.config import CollectorConfig
 
-FULL_COMPILER = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}  # Java reads it last
 NUM_BROKERS = 3
 NUM_TOPICS, PARTITIONS_A_TOPIC = 10, 30
 TIMEOUT_S = 60.0
@@ -65,10 +65,12 @@ OFTEN = CollectorConfig(interval_s=0.05, full_interval_s=0.05)
 
 @click.command()
 @click.option(
-    "--quick", is_flag=True, help="Fewer, shorter windows: whether it works at all. Writes no result."
+    "--quick",
+    is_flag=True,
+    help="Fewer, shorter windows: whether it works at all. Writes no result unless --results is given.",
 )
-@click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path), default=RESULTS_FOLDER)
-def telemetry(quick: bool, folder: Path) -> None:
+@results_option
+def telemetry(quick: bool, folder: Path | None) -> None:
     """What measuring costs brokers; exit status 1 where a hundred producers cost more than one."""
     console = Console(highlight=False)
     console.width = max(console.width, 140)
@@ -85,13 +87,8 @@ def telemetry(quick: bool, folder: Path) -> None:
     result = document(windows, num_partitions=NUM_TOPICS * PARTITIONS_A_TOPIC, window_s=window_s)
     for each in tables(result):
         console.print(each)
-    if not quick:
-        write_json(folder / "telemetry.json", result)
-        write_svg(folder / "telemetry.svg", draw(result))
-    for sentence in misses(result):
-        console.print(f"[bold]missed[/bold]: {sentence}")
-    if not quick and misses(result):
-        raise click.exceptions.Exit(1)
+    keep(result, lambda: draw(result), folder, is_whole=not quick)
+    tell_misses(console, misses(result), is_judged=not quick)
 
 
 def make_topics(brokers: CountedBrokers) -> Sequence[str]:

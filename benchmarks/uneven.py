@@ -24,7 +24,7 @@ from benchmarks.balance_runs import run_once
 from benchmarks.layouts import Layout
 from benchmarks.outcome import ALLOWED_POINTS, POINT, Outcome, are_all_within_a_point
 from benchmarks.records import Rows, cifar10, cola, texts_and_images
-from benchmarks.results import RESULTS_FOLDER, machine, write_json, write_svg
+from benchmarks.results import keep, machine, results_option
 from benchmarks.stage import BROKER_PROPERTIES, Stage
 from benchmarks.strategies import EVENLOAD, STRATEGIES, Strategy
 from benchmarks.writers import by_record_counts
@@ -82,12 +82,7 @@ class Run:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="One kind of rows; writes no result unless --results is given.")
-@click.option(
-    "--results",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where uneven.json and uneven.svg go. Default: benchmarks/results, for a whole run.",
-)
+@results_option
 def uneven(quick: bool, folder: Path | None) -> None:
     """How full brokers end up where partitions lie unevenly; exit status 1 if evenload misses its goal."""
     console = Console(highlight=False)
@@ -113,11 +108,7 @@ def uneven(quick: bool, folder: Path | None) -> None:
                         outcome = run_once(stage, case, strategy)
                         runs.append(Run(case=case, strategy=strategy.name, outcome=outcome))
                     console.print(table_of(runs[-len(ALL) :]))
-    if folder is None and not quick:
-        folder = RESULTS_FOLDER
-    if folder is not None:
-        write_json(folder / "uneven.json", document(runs))
-        write_svg(folder / "uneven.svg", draw(runs))
+    keep(document(runs), lambda: draw(runs), folder, is_whole=not quick)
     if not are_all_within_a_point([run.outcome for run in runs if run.strategy == EVENLOAD]):
         raise click.exceptions.Exit(1)
 

@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.collector_conditions import CONDITIONS, Opener
-from benchmarks.results import RESULTS_FOLDER, write_json, write_svg
+from benchmarks.results import keep, results_option, tell_misses
+from benchmarks.stage import FULL_COMPILER
 from benchmarks.write_report import (
     OURS,
     PLAIN,
@@ -57,7 +58,6 @@ from kafka_connection import Connection
 from kafka_plugin.producer import BalancedProducer
 from kafka_plugin.topics import create_topic
 
-FULL_COMPILER = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=4"}  # Java reads it last
 BROKER_PROPERTIES = {"log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "20"}
 TOPIC_CONFIGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(16 << 20)}
 PARTITIONS_A_BROKER = 4
@@ -90,10 +90,12 @@ class Stand:
 
 @click.command()
 @click.option(
-    "--quick", is_flag=True, help="A tenth of the windows: whether it works at all. Writes no result."
+    "--quick",
+    is_flag=True,
+    help="A tenth of the windows: whether it works at all. Writes no result unless --results is given.",
 )
-@click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path), default=RESULTS_FOLDER)
-def write(quick: bool, folder: Path) -> None:
+@results_option
+def write(quick: bool, folder: Path | None) -> None:
     """What balance costs a producer; exit status 1 where it costs more than the goals allow."""
     console = Console(highlight=False)
     shrink = 10 if quick else 1
@@ -116,13 +118,8 @@ def write(quick: bool, folder: Path) -> None:
     result = document(rate, LATENCY_RECORD_BYTES, latencies, throughputs)
     for table in tables(result):
         console.print(table)
-    if not quick:
-        write_json(folder / "write.json", result)
-        write_svg(folder / "write.svg", draw(result))
-    for sentence in misses(result):
-        console.print(f"[bold]missed[/bold]: {sentence}")
-    if not quick and misses(result):
-        raise click.exceptions.Exit(1)
+    keep(result, lambda: draw(result), folder, is_whole=not quick)
+    tell_misses(console, misses(result), is_judged=not quick)
 
 
 @contextmanager

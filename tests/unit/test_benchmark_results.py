@@ -5,15 +5,19 @@ from __future__ import annotations
 import getpass
 import json
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from click.exceptions import Exit
+from rich.console import Console
 
+from benchmarks import results
 from benchmarks.balance_report import cost_sentence, document, draw, layout_report, summary_table
 from benchmarks.balance_runs import Case, Run
 from benchmarks.layouts import LAYOUTS, MIB
 from benchmarks.outcome import Outcome
-from benchmarks.results import machine, to_text, write_json, write_svg
+from benchmarks.results import keep, machine, tell_misses, to_text, write_json, write_svg
 from benchmarks.route_cost import RouteCost, measure_route_cost
 
 COST = RouteCost(empty_ns=20.0, route_ns={100: 50.0, 1024: 60.0}, producer_ns=300.0)
@@ -39,8 +43,6 @@ def _runs() -> list[Run]:
 
 
 def _printed(renderable: object) -> str:
-    from rich.console import Console
-
     console = Console(width=120, color_system=None)
     with console.capture() as captured:
         console.print(renderable)
@@ -91,3 +93,28 @@ def test_the_cost_is_measured_beside_an_empty_method() -> None:
     assert 0 < cost.empty_ns < cost.route_ns[1024] < cost.producer_ns
     assert "3.0 times" in cost_sentence(COST)
     assert COST.is_cheap
+
+
+@pytest.mark.parametrize(
+    ("is_asked", "is_whole"), [(True, True), (True, False), (False, True), (False, False)]
+)
+def test_results_go_where_it_was_asked_and_those_of_a_whole_run_always_somewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool, is_whole: bool
+) -> None:
+    monkeypatch.setattr(results, "RESULTS_FOLDER", tmp_path / "default")
+    runs = _runs()
+    asked = tmp_path / "asked" if is_asked else None
+    keep(document(runs, COST), lambda: draw(runs), asked, is_whole=is_whole)
+    folder = "asked" if is_asked else "default"
+    expected = [f"{folder}/balance.json", f"{folder}/balance.svg"] if is_asked or is_whole else []
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")) == expected
+
+
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_a_missed_goal_is_said_and_fails_the_command_where_it_is_judged(is_judged: bool) -> None:
+    console = Console(width=120, color_system=None)
+    with console.capture() as captured, nullcontext() if not is_judged else pytest.raises(Exit) as ended:
+        tell_misses(console, ["it took too long"], is_judged=is_judged)
+    assert captured.get() == "missed: it took too long\n"
+    assert ended is None or ended.value.exit_code == 1
+    tell_misses(console, [], is_judged=True)
