@@ -37,9 +37,8 @@ from router.strategies import (
 from telemetry_collector.collector import sample_once
 from telemetry_collector.snapshot import ClusterSnapshot
 
-__all__ = ["STRATEGIES", "LoadForecast", "forecast_load"]
+__all__ = ["LoadForecast", "forecast_load"]
 
-STRATEGIES = ("balanced", "round-robin", "default", "keyed")
 _TIMEOUT_S = 30.0
 
 

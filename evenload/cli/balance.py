@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kafka_plugin.balance import BalanceOutcome, BalanceProgress
 
 _SHOWN_MAX = 20
+_THROTTLE_BYTES_PER_S = BalanceConfig().throttle_bytes_per_s
 
 
 @click.command()
@@ -28,9 +29,9 @@ _SHOWN_MAX = 20
     "--throttle",
     type=SizeType(),
     metavar="BYTES/s",
-    default=BalanceConfig().throttle_bytes_per_s,
-    show_default="50 MiB/s",
-    help="Most that a broker sends, and most that it takes, for moves.",
+    default=_THROTTLE_BYTES_PER_S,
+    help="Most that a broker sends, and most that it takes, for moves.  "
+    f"[default: {bytes_text(_THROTTLE_BYTES_PER_S)}/s]",
 )
 @click.option("--max-bytes", type=SizeType(), metavar="BYTES", help="Move no more than this.")
 @click.option(
@@ -58,6 +59,8 @@ def balance(
 
     if cancel and execute:
         raise click.UsageError("--cancel and --execute exclude each other")
+    if cancel and (drained or max_bytes is not None):
+        raise click.UsageError("--cancel takes back all that is being moved; it takes no --drain or --max-bytes")
     config = _config(throttle)
     if cancel:
         cancelled = cancel_balance(connection, config=config)
@@ -68,8 +71,9 @@ def balance(
         outcome = _execute(connection, output, max_bytes=max_bytes, drained=drained, config=config)
     else:
         outcome = preview_balance(connection, max_bytes=max_bytes, drained=drained, config=config)
-    output.document(balance_document(outcome))
-    _show(outcome, output)
+    document = balance_document(outcome)
+    output.document(document)
+    _show(document, outcome, output)
 
 
 def _config(throttle: int) -> BalanceConfig:
@@ -145,8 +149,8 @@ def _utilisation(snapshot: ClusterSnapshot) -> dict[int, float | None]:
     return {broker_id: broker.utilisation for broker_id, broker in snapshot.brokers.items()}
 
 
-def _show(outcome: BalanceOutcome, output: Output) -> None:
-    plan, document = outcome.plan, balance_document(outcome)
+def _show(document: dict[str, Any], outcome: BalanceOutcome, output: Output) -> None:
+    plan = outcome.plan
     if plan.moves:
         output.table(
             ["partition", "size", "from", "to", "step"],

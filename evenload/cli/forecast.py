@@ -75,7 +75,7 @@ def forecast(
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    return (line.rstrip(b"\r\n") for line in path.read_bytes().splitlines() if line.strip())
+    return (line for line in path.read_bytes().splitlines() if line.strip())
 
 
 def forecast_document(name: str, told: LoadForecast, shown: tuple[str, ...]) -> dict[str, Any]:

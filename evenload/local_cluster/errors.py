@@ -1,13 +1,15 @@
 """What can go wrong with the embedded Kafka.
 
 LocalClusterError
+├── LocalPartsMissingError    a package that only the embedded Kafka needs isn't installed
+├── NoLocalClusterError       no cluster was ever started in the folder
 ├── JarsUnavailableError      Kafka's jars aren't cached and can't be fetched (retriable)
 ├── WrongBrokerCountError     the folder holds a cluster with another number of brokers
 ├── WrongKafkaVersionError    the folder holds a cluster of another version of Kafka
 ├── PortInUseError            somebody else listens where a broker has to
 ├── BrokerDiedError           a broker process ended while it was awaited
 ├── BrokerTimeoutError        a broker process runs but doesn't answer in time
-└── UnknownBrokerError        there is no broker with this id, or none has run here
+└── UnknownBrokerError        there is no broker with this id, or it doesn't run
 """
 
 from __future__ import annotations
