@@ -14,12 +14,21 @@ from evenload.cli.output import Output, bytes_text, percent_text
 from evenload.cli.size import SizeType
 from kafka_connection import Connection
 from kafka_plugin.balance_config import BalanceConfig
+from kafka_plugin.errors import BalanceError
 from telemetry_collector.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:
     from kafka_plugin.balance import BalanceOutcome, BalanceProgress
 
 _SHOWN_MAX = 20
+_TAKEN_BACK = (
+    "The step that was running is taken back, and throttles are off; what was complete stays. "
+    "The same command goes on from there."
+)
+_LEFT_HALF = (
+    "It was taking back what was running: replicas may still be moving, and throttles may still be on. "
+    "`evenload balance --cancel` takes both back; the same command goes on from there."
+)
 _THROTTLE_BYTES_PER_S = BalanceConfig().throttle_bytes_per_s
 
 
@@ -60,7 +69,9 @@ def balance(
     if cancel and execute:
         raise click.UsageError("--cancel and --execute exclude each other")
     if cancel and (drained or max_bytes is not None):
-        raise click.UsageError("--cancel takes back all that is being moved; it takes no --drain or --max-bytes")
+        raise click.UsageError(
+            "--cancel takes back all that is being moved; it takes no --drain or --max-bytes"
+        )
     config = _config(throttle)
     if cancel:
         cancelled = cancel_balance(connection, config=config)
@@ -102,10 +113,15 @@ def _execute(connection: Connection, output: Output, **options: Any) -> BalanceO
         try:
             return execute_balance(connection, progress=show_progress, **options)
         except KeyboardInterrupt as stop:
-            raise StoppedError(
-                "The step that was running is taken back, and throttles are off; what was complete stays. "
-                "The same command goes on from there."
-            ) from stop
+            raise StoppedError(_LEFT_HALF if _was_taking_back(stop) else _TAKEN_BACK) from stop
+
+
+def _was_taking_back(stop: BaseException) -> bool:
+    """Whether it was stopped while it took back what an error or an earlier Ctrl-C had ended."""
+    before = stop.__context__
+    while before is not None and not isinstance(before, KeyboardInterrupt | BalanceError):
+        before = before.__context__
+    return before is not None
 
 
 def balance_document(outcome: BalanceOutcome) -> dict[str, Any]:

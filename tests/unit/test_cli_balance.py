@@ -1,10 +1,15 @@
-"""What `evenload balance` and `evenload forecast` refuse before they ask anybody."""
+"""What `evenload balance` and `evenload forecast` refuse before they ask anybody, and what Ctrl-C leaves."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from evenload.cli import main
+from kafka_plugin import balance
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,37 @@ def test_wrong_usage_is_two_and_a_sentence(
         main([*arguments, "--bootstrap-servers", "a:1"])
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+@contextmanager
+def _taking_back(num_stops: int) -> Iterator[None]:
+    """As a balance is left: what is running is taken back, which may be stopped as well."""
+    try:
+        yield
+    finally:
+        if num_stops == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("num_stops", "said", "not_said"),
+    [(1, "throttles are off", "may still be on"), (2, "throttles may still be on", "are off")],
+)
+def test_who_stops_it_twice_is_not_told_that_throttles_are_off(
+    num_stops: int,
+    said: str,
+    not_said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def execute(*_: Any, **__: Any) -> None:
+        with _taking_back(num_stops):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(balance, "execute_balance", execute)
+    with pytest.raises(SystemExit) as ended:
+        main(["balance", "--execute", "--bootstrap-servers", "a:1"])
+    assert ended.value.code == 130
+    told = capsys.readouterr().err
+    assert said in told
+    assert not_said not in told
