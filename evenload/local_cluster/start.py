@@ -22,6 +22,7 @@ from .properties import HOST
 from .settings import ClusterSettings, is_free
 
 _PORT_TIMEOUT_S = 2.0
+_FORMAT_TIMEOUT_S = 60.0  # a second or two each; four at once on a busy machine, ten
 _POLL_S = 0.05
 
 
@@ -46,6 +47,7 @@ def start_servers(servers: Sequence[JavaServer], settings: ClusterSettings, runt
     Raises:
         PortInUseError: somebody else listens on one's port; none was started.
         BrokerDiedError: one's folders can't be formatted.
+        BrokerTimeoutError: formatting takes longer than a minute.
     """
     for server in servers:
         server.adopt()
@@ -62,6 +64,7 @@ def start_servers(servers: Sequence[JavaServer], settings: ClusterSettings, runt
     }
     try:
         waiting = list(servers)
+        deadline_s = time.monotonic() + _FORMAT_TIMEOUT_S
         while waiting:
             ready = [s for s in waiting if s not in formatting or formatting[s].has_ended]
             for server in ready:
@@ -70,6 +73,11 @@ def start_servers(servers: Sequence[JavaServer], settings: ClusterSettings, runt
                 server.start(runtime)
                 waiting.remove(server)
             if not ready:
+                if time.monotonic() > deadline_s:
+                    server = waiting[0]
+                    raise BrokerTimeoutError(
+                        server.name, _FORMAT_TIMEOUT_S, server.last_error(), server.log_path
+                    )
                 time.sleep(_POLL_S)
     finally:
         for process in formatting.values():
