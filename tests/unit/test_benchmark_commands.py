@@ -20,10 +20,23 @@ def _bad() -> None:
     raise click.exceptions.Exit(1)
 
 
+@click.command("without data")
+def _without_data() -> None:
+    raise click.ClickException("no data")
+
+
 def test_one_that_misses_its_goal_does_not_keep_others_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "BENCHMARKS", (_bad, _good))
     told = CliRunner().invoke(command.main, [])
     assert told.output.split("\n")[:2] == ["bad ran", "good ran"]
+    assert told.exit_code == 1
+
+
+def test_one_that_cant_run_does_not_keep_others_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "BENCHMARKS", (_without_data, _good))
+    told = CliRunner().invoke(command.main, [])
+    assert told.stderr == "Error: no data\n"
+    assert told.stdout == "good ran\n"
     assert told.exit_code == 1
 
 
