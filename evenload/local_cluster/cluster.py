@@ -166,7 +166,7 @@ class LocalCluster:
         return self._broker(broker_id).log_path
 
     def data_path(self, broker_id: int) -> Path:
-        """The log dir of a broker: one folder for each topic-partition it holds."""
+        """The log dir of a broker that has one: a folder for each topic-partition it holds."""
         return Path(self.told(broker_id)["log.dirs"])
 
     def told(self, broker_id: int) -> dict[str, str]:

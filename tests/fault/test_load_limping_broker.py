@@ -21,7 +21,7 @@ from kafka_plugin.loader import load_dataset
 
 DRIVER = Path(__file__).parent / "slow_broker_driver.py"
 NUM_SAMPLES = 2_000
-PAUSE_S = 12.0  # longer than the 9 s after which the controller takes a silent broker's leaderships away
+PAUSE_S = 12.0  # longer than the 3 s after which the controller takes a silent broker's leaderships away
 CONFIG = LoaderConfig(transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=30, stall_timeout_s=120)
 
 
