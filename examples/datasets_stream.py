@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import datasets
+from confluent_kafka import KafkaError
 
 from evenload import BalancedProducer  # evenload: was `from confluent_kafka import Producer`
 from kafka_connection import resolve_connection  # evenload
@@ -25,8 +26,8 @@ def rows_of(path):
     return datasets.load_dataset(READERS[path.suffix], data_files=str(path), split="train", streaming=True)
 
 
-def send_all(producer, topic, rows):
-    """Send each row as JSON, some hundred in one call; return how many."""
+def send_all(producer, topic, rows, failures):
+    """Send each row as JSON, some hundred in one call; return how many. `failures` gets what is refused."""
     num_rows = 0
     for batch in rows.batch(ROWS_A_BATCH):
         columns = zip(*batch.values(), strict=True)
@@ -35,9 +36,16 @@ def send_all(producer, topic, rows):
         left = [{"value": value} for value in values]
         while left:
             producer.produce_batch(topic, left)
-            left = [{"value": each["value"]} for each in left if "_error" in each]  # the queue was full
+            refused = [each for each in left if "_error" in each]
+            failures += [each["_error"] for each in refused if not is_queue_full(each["_error"])]
+            left = [{"value": each["value"]} for each in refused if is_queue_full(each["_error"])]
             producer.poll(0.1 if left else 0)
     return num_rows
+
+
+def is_queue_full(error):
+    """Whether trying again after a while helps; it does not where a row is too large for a record."""
+    return error.code() == KafkaError._QUEUE_FULL
 
 
 def main():
@@ -61,7 +69,7 @@ def main():
     }
     producer = BalancedProducer(settings, connection=connection)  # evenload: was `Producer(settings)`
     producer.expect(options.topic, options.file.stat().st_size)  # evenload: if it is about known; not needed
-    num_rows = send_all(producer, options.topic, rows_of(options.file))
+    num_rows = send_all(producer, options.topic, rows_of(options.file), failures)
     producer.flush()
     producer.close()  # evenload: ends the collector
 
