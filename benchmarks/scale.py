@@ -40,7 +40,9 @@ NUM_RANDOM = 40
 MANY = Load(num_producers=1_000, num_periods=3, period_fraction=0.05)
 # A decision takes a tenth of a second: in all states, fewer producers that each write more.
 FEWER = Load(num_producers=50, num_periods=10, period_fraction=0.05)
+KNOWN = Load(num_producers=50, num_periods=10, period_fraction=0.02, is_rest_known=True)
 QUICK = Load(num_producers=20, num_periods=10, period_fraction=0.05)
+QUICK_KNOWN = Load(num_producers=20, num_periods=10, period_fraction=0.02, is_rest_known=True)
 MANY_STATE = "20 joined empty"
 TABLE_WIDTH = 120
 
@@ -58,9 +60,9 @@ def scale(quick: bool, folder: Path | None) -> None:
     part = 10 if quick else 1
     result = measure(
         Size(num_brokers=1_000 // part, num_partitions=3_000 // part, num_all_partitions=100_000 // part),
-        loads=[(state, QUICK) for state in STATES]
+        loads=[(state, load) for load in (QUICK, QUICK_KNOWN) for state in STATES]
         if quick
-        else [(MANY_STATE, MANY), *((state, FEWER) for state in STATES)],
+        else [(MANY_STATE, MANY), *((state, load) for load in (FEWER, KNOWN) for state in STATES)],
         num_random=NUM_RANDOM // part,
     )
     console.print(tables(result))

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.scale_clusters import STATES, TOPIC, Size, make_cluster, whole_snapshot
-from kafka_plugin.routing import OwnBytes, TopicRouting
+from kafka_plugin.own_bytes import OwnBytes
+from kafka_plugin.routing import TopicRouting
 from router.route import Route
 from router.router import Router
 

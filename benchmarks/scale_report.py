@@ -112,6 +112,7 @@ def _simulations(result: Result) -> Table:
     table = Table("spread, points", box=None, pad_edge=False)
     for heading in (
         "producers",
+        "own rest",
         "periods",
         "before",
         "after",
@@ -126,6 +127,7 @@ def _simulations(result: Result) -> Table:
         table.add_row(
             each.state,
             f"{each.load.num_producers:,}",
+            "known" if each.load.is_rest_known else "unknown",
             str(each.load.num_periods),
             *(f"{value / POINT:.1f}" for value in spreads),
             f"{max(each.herd_ratios):.2f}",
@@ -177,7 +179,7 @@ def draw(result: Result) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5), layout="constrained")
-    all_axes = figure.subplots(2, (len(result.simulated) + 1) // 2, squeeze=False).ravel()
+    all_axes = figure.subplots(2, -(-len(result.simulated) // 2), squeeze=False).ravel()
     for axes, each in zip(all_axes, result.simulated, strict=False):
         before = each.spread_before / POINT
         periods = range(len(each.spreads) + 1)
@@ -186,7 +188,8 @@ def draw(result: Result) -> Figure:
         axes.plot(periods, undelayed, color="#9aa5b1", linewidth=4, label="undelayed")
         axes.plot(periods, delayed, color="#c2185b", marker="o", markersize=3, label="5 to 38 s old")
         axes.axhline(each.best_spread / POINT, color="#3f7d58", linestyle=":", label="best in hindsight")
-        axes.set_title(f"{each.state}, {each.load.num_producers:,} producers", fontsize="small")
+        rest = ", rest known" if each.load.is_rest_known else ""
+        axes.set_title(f"{each.state}, {each.load.num_producers:,} producers{rest}", fontsize="small")
         axes.set_ylim(bottom=0)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in all_axes[len(result.simulated) :]:

@@ -3,8 +3,8 @@
 What is real: `Router`, `Route`, and all that they use. What is simulated: brokers are numbers, time goes in
 seconds, and nothing fails. Each producer has its own rhythm: it measures brokers each 27 to 33 s, gets to
 know what it measured 5 s later, decides then, and writes by that until the next: what it goes by is 5 to 38 s
-old. What it has sent since its measurement it counts in. Producers know neither each other nor how much will
-come.
+old. What it has sent since its measurement it counts in. Producers don't know each other; how much will come
+they don't know either, or each knows what it will send itself.
 
 The idea behind "no herd": within a sampling period no broker gets more than twice its fair share, which is
 what it would have got if all had decided at the period's beginning from what was true then, or an even share
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.large_optimum import best_levels
 from benchmarks.scale_clusters import REPLICATION, TOPIC, Cluster, Numbers, Size, make_cluster
+from kafka_plugin.own_bytes import OwnPart
 from router.config import RouterConfig
 from router.route import Route
 from router.router import Router
@@ -39,12 +40,19 @@ class Load:
         num_periods: How many sampling periods it lasts.
         period_fraction: Part of the cluster's capacity that is written in a period, all copies counted.
         turns_per_s: Batches that all producers together send in a second; with few, ratios are just noise.
+        is_rest_known: Whether each producer knows how much it will still send itself.
     """
 
     num_producers: int
     num_periods: int
     period_fraction: float
     turns_per_s: int = 10_000
+    is_rest_known: bool = False
+
+    @property
+    def turns_of_each(self) -> int:
+        """What a producer sends in a second."""
+        return self.turns_per_s // self.num_producers
 
 
 @dataclass(slots=True)
@@ -77,6 +85,7 @@ class _Producer:
     used_bytes: Numbers
     sent_bytes: Numbers
     sent_when_measured_bytes: Numbers
+    part: OwnPart = field(default_factory=OwnPart)
     route: Route | None = None
 
 
@@ -98,6 +107,12 @@ class Simulation:
         """What a producer sends in one turn, one copy."""
         in_period = self.load.period_fraction * float(self.cluster.capacity_bytes.sum()) / REPLICATION
         return max(1, int(in_period / PERIOD_S / self.load.turns_per_s))
+
+    @property
+    def payload_bytes(self) -> int:
+        """What all producers will have sent in the end, one copy."""
+        num_turns = self.load.turns_of_each * self.load.num_producers * PERIOD_S * self.load.num_periods
+        return num_turns * self.turn_bytes
 
     @property
     def used_bytes(self) -> Numbers:
@@ -146,6 +161,7 @@ class Simulation:
             sent_bytes=np.zeros(num_partitions),
             sent_when_measured_bytes=np.zeros(num_partitions),
         )
+        producer.part.add(-age_s, 0, 0.0)
         self._decide(producer, now_s=0)
         return producer
 
@@ -158,16 +174,18 @@ class Simulation:
             producer.due_at_s = now_s + PERIOD_S + int(draw.integers(-JITTER_S, JITTER_S + 1))
             producer.used_bytes = used_bytes
             producer.sent_when_measured_bytes = producer.sent_bytes.copy()
+            producer.part.add(now_s, int(producer.sent_bytes.sum()), float(self.written_bytes.sum()))
         if now_s == producer.measured_at_s + DELAY_S:
             self._decide(producer, now_s)
 
     def _decide(self, producer: _Producer, now_s: int) -> None:
         own = producer.sent_bytes - producer.sent_when_measured_bytes
+        rest = self.payload_bytes // self.load.num_producers - int(producer.sent_bytes.sum())
         producer.route = producer.router.route(
             self.cluster.snapshot(producer.used_bytes, producer.measured_at_s),
             TOPIC,
             num_partitions=len(self.cluster.layout),
-            remaining_bytes=None,
+            remaining_bytes=producer.part.of_all(rest) if self.load.is_rest_known else None,
             now_s=now_s,
             own_bytes={int(number): int(own[number]) for number in np.flatnonzero(own)},
             previous=producer.route,
@@ -176,18 +194,19 @@ class Simulation:
 
     def _send(self, producer: _Producer) -> None:
         assert producer.route is not None
-        for _ in range(self.load.turns_per_s // self.load.num_producers):
+        for _ in range(self.load.turns_of_each):
             partition = producer.route.partition_for(self.turn_bytes)
             producer.sent_bytes[partition] += self.turn_bytes
             self.written_bytes[partition] += self.turn_bytes
 
     def _shares_of_truth(self, config: RouterConfig, now_s: int) -> Numbers:
         """[num_partitions] shares that are decided now, from what is true."""
+        rest = max(0, self.payload_bytes - int(self.written_bytes.sum()))
         route = Router(config).route(
             self.cluster.snapshot(self.used_bytes, now_s),
             TOPIC,
             num_partitions=len(self.cluster.layout),
-            remaining_bytes=None,
+            remaining_bytes=rest if self.load.is_rest_known else None,
             now_s=now_s,
         )
         return shares_by_partition(route, len(self.cluster.layout))

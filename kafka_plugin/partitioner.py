@@ -21,7 +21,7 @@ from kafka_plugin.producer_routing import ProducerRouting
 from router.config import RouterConfig
 from telemetry_collector.opening import AnyCollector
 
-_QUEUED_S = 30.0  # after this, brokers have a record, seen there or not: kafka-python's queue has no bound
+_QUEUED_S = 30.0  # kafka-python's queue has no bound; a record counts as stored then, seen there or not
 
 
 class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python ships no types
@@ -53,6 +53,7 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
             self._config,
             router_config or RouterConfig(),
             collector,
+            queued_s=_QUEUED_S,
             # kafka-python takes a partition that it doesn't know yet, and asks brokers about it.
             count_partitions=lambda _, num_measured: num_measured,
         )
@@ -79,12 +80,12 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         routing = self._routing.find(topic) or self._routing.add(topic, len(partitions))
         size_bytes = len(serialized_value or b"") + len(serialized_key or b"")
         partition = routing.partition_for(size_bytes)
-        # Nothing tells a partitioner what became of a record, and the client's queue may be long.
-        routing.own_bytes.add_acknowledged(partition, size_bytes, in_s=_QUEUED_S)
+        # Nothing tells a partitioner what became of a record.
+        routing.own_bytes.add_acknowledged(partition, size_bytes)
         return partition
 
     def expect(self, topic: str, size_bytes: int) -> None:
-        """Say how much payload is still to come for a topic: shares are then decided for all of it."""
+        """As `BalancedProducer.expect`."""
         self._routing.expect(topic, size_bytes)
 
     @property

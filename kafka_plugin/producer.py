@@ -196,7 +196,15 @@ class BalancedProducer(Producer):
         return sum(self._send(topic, portion, turns, callback or on_delivery) for portion in portions)
 
     def expect(self, topic: str, size_bytes: int) -> None:
-        """Say how much payload is still to come for a topic: shares are then decided for all of it."""
+        """Say how much this producer will still send to a topic: shares are then decided for all of it.
+
+        Where others write to the topic as well, they are taken to have as much left as they send beside this
+        producer: if it sent a tenth of what came in the last minute, ten times its rest is still to come.
+
+        Args:
+            topic: Its name.
+            size_bytes: Payload, in bytes; about is enough.
+        """
         self._routing.expect(topic, size_bytes)
 
     @property

@@ -70,6 +70,7 @@ class ProducerRouting:
         router_config: What to level by.
         collector: One that runs already, to be shared and left running; None: one of our own.
         statistics: What our client experiences; for a collector of our own.
+        queued_s: As `OwnBytes` takes it.
         count_partitions: As `TopicRouting` takes it.
     """
 
@@ -81,9 +82,11 @@ class ProducerRouting:
         collector: AnyCollector | None,
         *,
         statistics: ClientStatisticsSource | None = None,
+        queued_s: float = 0.0,
         count_partitions: PartitionCounter,
     ) -> None:
         self._config = config
+        self._queued_s = queued_s
         self._count_partitions = count_partitions
         batched = router_config.model_copy(update={"batch_bytes": config.batch_bytes})
         # Producers that start together begin in different places, or they would fill one broker together.
@@ -142,6 +145,8 @@ class ProducerRouting:
                 router=self._router,
                 cache=self._collector.cache,
                 batch_bytes=self._config.batch_bytes,
+                is_shared=True,
+                queued_s=self._queued_s,
                 count_partitions=self._count_partitions,
             )
             added = _Topic(routing)
@@ -165,7 +170,7 @@ class ProducerRouting:
             _log.warning("the first records of topic %s go evenly to its partitions: %s", topic, error)
 
     def expect(self, topic: str, size_bytes: int) -> None:
-        """Say how much payload is still to come for a topic: shares are then decided for all of it."""
+        """As `BalancedProducer.expect`."""
         with self._lock:
             known = self._topics.get(topic)
             if known is None:

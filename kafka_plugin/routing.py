@@ -15,11 +15,10 @@ import logging
 import re
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
+from kafka_plugin.own_bytes import OwnBytes, OwnPart
 from router.route import Route
 from router.router import Router
 from router.scoring import Willingness
@@ -28,100 +27,12 @@ from telemetry_collector.reports import RouteReport
 from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
 _log = logging.getLogger(__name__)
-_HISTORY_INTERVAL_S = 0.2
-_HISTORY_S = 120.0
-_HISTORY_MAX = 100_000  # figures that are remembered
 _MEASURABLE_BYTES = 4 << 20
-# Stored bytes are this much more than payload at most, when nobody else writes to the topic.
-_FOREIGN_RATIO = 1.1
 _FIGURES = re.compile(r"\d+(\.\d+)?(%| [KMGT]?i?B\b)")
 _SAID_MAX = 100
 
 
 PartitionCounter = Callable[[str, int], int | None]
-
-
-class _Acknowledged(NamedTuple):
-    at_s: float
-    bytes_by_partition: dict[int, int]
-
-
-class OwnBytes:
-    """Payload that one producer has sent to one topic. Any thread may call any method.
-
-    Args:
-        clock: Seconds that only grow: somebody may set the machine's time while bytes are sent.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._sent: dict[int, int] = {}
-        self._acknowledged: dict[int, int] = {}
-        self._history: deque[_Acknowledged] = deque()
-
-    def add_sent(self, partition: int, size_bytes: int) -> None:
-        """A record was handed to the client."""
-        with self._lock:
-            self._sent[partition] = self._sent.get(partition, 0) + size_bytes
-
-    def add_acknowledged(self, partition: int, size_bytes: int, *, in_s: float = 0.0) -> None:
-        """Brokers have a record that was sent before, or will have it in so many seconds."""
-        with self._lock:
-            self._acknowledged[partition] = self._acknowledged.get(partition, 0) + size_bytes
-            now_s = self._clock() + in_s
-            # With thousands of partitions the whole would be a hundred megabytes.
-            interval_s = max(_HISTORY_INTERVAL_S, _HISTORY_S * len(self._acknowledged) / _HISTORY_MAX)
-            if not self._history or now_s - self._history[-1].at_s >= interval_s:
-                self._history.append(_Acknowledged(now_s, dict(self._acknowledged)))
-                while now_s - self._history[0].at_s > _HISTORY_S:
-                    self._history.popleft()
-
-    def add_lost(self, partition: int, size_bytes: int) -> None:
-        """A record that was sent will never be stored."""
-        with self._lock:
-            self._sent[partition] = self._sent.get(partition, 0) - size_bytes
-
-    def sent(self, partition: int) -> int:
-        """What was sent to a partition so far."""
-        with self._lock:
-            return self._sent.get(partition, 0)
-
-    @property
-    def total_sent(self) -> int:
-        """All that was sent so far."""
-        with self._lock:
-            return sum(self._sent.values())
-
-    def since(self, measured_at_s: float, stored: Mapping[int, float] | None = None) -> dict[int, int]:
-        """By partition, what a snapshot of that time can't know; where in doubt, a little more.
-
-        Args:
-            measured_at_s: When the snapshot was measured, by this producer's own clock.
-            stored: By partition, the payload that came to the topic while this producer wrote, as that
-                snapshot holds it. Brokers have records some time before they are reported, and without this,
-                those would count twice. It is only believed while it can all be this producer's.
-        """
-        with self._lock:
-            known = self._acknowledged_at(measured_at_s)
-            if stored is None or sum(stored.values()) > _FOREIGN_RATIO * sum(self._sent.values()):
-                stored = {}
-            unknown = {
-                partition: sent - max(known.get(partition, 0), int(stored.get(partition, 0)))
-                for partition, sent in self._sent.items()
-            }
-            return {partition: size_bytes for partition, size_bytes in unknown.items() if size_bytes > 0}
-
-    def acknowledged_before(self, measured_at_s: float) -> int:
-        """Payload that a snapshot of that time does know, at least."""
-        with self._lock:
-            return sum(self._acknowledged_at(measured_at_s).values())
-
-    def _acknowledged_at(self, measured_at_s: float) -> Mapping[int, int]:
-        for entry in reversed(self._history):
-            if entry.at_s <= measured_at_s:
-                return entry.bytes_by_partition
-        return {}
 
 
 class TopicRouting:
@@ -135,6 +46,8 @@ class TopicRouting:
         router: Decides the shares.
         cache: Where snapshots come from; None for even shares by bytes, whatever is known (round robin).
         batch_bytes: About how many bytes go to one partition in turn.
+        is_shared: Whether others may write to the topic at the same time.
+        queued_s: As `OwnBytes` takes it.
         count_partitions: Told topic and number when a snapshot has another number of partitions; answers how
             many the client knows by now, or None when that can't be said. Without it the first number stays.
     """
@@ -147,17 +60,21 @@ class TopicRouting:
         router: Router | None,
         cache: SnapshotCache | None,
         batch_bytes: int,
+        is_shared: bool = False,
+        queued_s: float = 0.0,
         count_partitions: PartitionCounter | None = None,
     ) -> None:
         self.topic = topic
         self.num_partitions = num_partitions
-        self.own_bytes = OwnBytes()
+        self.own_bytes = OwnBytes(queued_s)
+        self._is_shared = is_shared
         self.num_fallbacks = 0
         self._router = router
         self._cache = cache
         self._count_partitions = count_partitions
         self._stored_ratio: float | None = None
         self._earlier: dict[int, float] | None = None  # payload by partition, from before this producer
+        self._own_part = OwnPart()
         self._batch_bytes = batch_bytes
         self._said: set[str] = set()
         self._swapping = threading.Lock()
@@ -205,7 +122,7 @@ class TopicRouting:
         """Decide the shares anew.
 
         Args:
-            remaining_bytes: Payload still to come; None when nobody knows.
+            remaining_bytes: Payload that this producer will still send; None when nobody knows.
             expected_ratio: Stored bytes for each byte of payload, until it can be measured.
         """
         if self._router is None or self._cache is None:
@@ -220,8 +137,13 @@ class TopicRouting:
         now_s = 0.0
         if cached is not None and snapshot is not None:
             now_s = snapshot.taken_at_s + cached.age_s  # whatever our wall clock says
+            measured_at_s = time.monotonic() - cached.age_s
             stored = self._stored_since_begin(snapshot, ratio)
-            own_bytes = self.own_bytes.since(time.monotonic() - cached.age_s, stored)
+            own_bytes = self.own_bytes.since(measured_at_s, stored)
+            if self._is_shared and remaining_bytes is not None:
+                acknowledged_bytes = self.own_bytes.acknowledged_before(measured_at_s)
+                self._own_part.add(measured_at_s, acknowledged_bytes, sum((stored or {}).values()))
+                remaining_bytes = self._own_part.of_all(remaining_bytes)
         route = self._router.route(
             snapshot,
             self.topic,

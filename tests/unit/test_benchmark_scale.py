@@ -19,6 +19,7 @@ from benchmarks.scale_decisions import compare_random, compare_with_optimum, tim
 from benchmarks.scale_memory import measure_memory
 from benchmarks.scale_report import Result, document, draw, passes, tables
 from benchmarks.scale_simulation import Load, Simulation, simulate
+from kafka_plugin.own_bytes import OwnPart
 
 SMALL = Size(num_brokers=20, num_partitions=60, num_all_partitions=300)
 LOAD = Load(num_producers=6, num_periods=3, period_fraction=0.05, turns_per_s=600)
@@ -75,6 +76,20 @@ def test_producers_with_delayed_snapshots_level_without_herding(state: str) -> N
     assert found.spreads[-1] <= found.undelayed_spreads[-1] + 0.05
     assert max(found.herd_ratios) <= 2.0
     assert found.num_decisions >= LOAD.num_producers * LOAD.num_periods
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_producers_that_know_their_own_rest_level_without_herding(state: str) -> None:
+    load = replace(LOAD, is_rest_known=True)
+    known, unknown = simulate(state, SMALL, load, 1), simulate(state, SMALL, LOAD, 1)
+    assert max(known.herd_ratios) <= 2.0
+    assert known.spreads[-1] <= unknown.spreads[-1] + 0.01
+
+
+def test_who_looks_at_its_own_rest_alone_is_seen_to_herd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OwnPart, "of_all", lambda _, remaining_bytes: remaining_bytes)
+    load = replace(LOAD, num_producers=20, is_rest_known=True)
+    assert max(simulate("20 joined empty", SMALL, load, 1).herd_ratios) > 2.0
 
 
 def test_all_that_is_sent_is_written_on_every_copy_and_counted_by_its_producer() -> None:

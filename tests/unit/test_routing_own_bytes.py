@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from kafka_plugin.routing import OwnBytes, TopicRouting
+from kafka_plugin.own_bytes import OwnBytes
+from kafka_plugin.routing import TopicRouting
 from router.route import Route
 from router.router import Router
 from telemetry_collector.cache import SnapshotCache
@@ -81,6 +82,46 @@ def test_a_producer_that_began_before_the_first_snapshot_takes_what_it_can_have_
     assert abs(route.shares[0] - 0.5) < 1e-6
     routing.own_bytes.add_sent(1, 10 * MIB)
     assert abs(routing.refresh(100 * MIB).shares[0] - 0.55) < 1e-6
+
+
+def _shared(cache: SnapshotCache) -> TopicRouting:
+    """Broker 1 holds 100 MiB more than broker 2, and this producer has sent 10 MiB of 40 that came."""
+    routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
+    _put(cache, (0, 0), (150, 50))
+    routing.refresh(60 * MIB)
+    routing.own_bytes.add_sent(1, 10 * MIB)
+    routing.own_bytes.add_acknowledged(1, 10 * MIB)
+    _put(cache, (0, 40), (150, 90))
+    return routing
+
+
+def test_producers_that_know_their_own_rest_leave_room_for_that_of_others() -> None:
+    route = _shared(SnapshotCache(30.0)).refresh(50 * MIB)
+
+    assert abs(route.shares[0] - 0.35) < 1e-3  # 150 + 70 = 90 + 130: four times the own rest
+
+
+def test_whose_share_is_not_known_yet_looks_ahead_as_if_nobody_knew_the_rest() -> None:
+    cache = SnapshotCache(30.0)
+    routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
+    _put(cache, (0, 0), (150, 50))
+    assert routing.refresh(10 * MIB).shares == routing.refresh(None).shares
+
+
+def test_a_part_is_judged_by_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    routing = _shared(cache := SnapshotCache(30.0))
+    routing.refresh(50 * MIB)
+    later_s = time.monotonic() + 61.0
+    monkeypatch.setattr(time, "monotonic", lambda: later_s)
+    monkeypatch.setattr(routing.own_bytes, "_clock", lambda: later_s)
+    _put(cache, (0, 40), (150, 90))
+    routing.refresh(50 * MIB)
+    routing.own_bytes.add_sent(0, 10 * MIB)
+    routing.own_bytes.add_acknowledged(0, 10 * MIB)
+    later_s += 1.0
+    _put(cache, (10, 40), (160, 90))  # nobody else writes any more
+
+    assert abs(routing.refresh(80 * MIB).shares[0] - 5 / 80) < 1e-3  # 160 + 5 = 90 + 75
 
 
 def test_a_refused_record_costs_no_partition_its_turn() -> None:
