@@ -16,8 +16,8 @@ Invariants, checked in tests/property/test_route_decisions.py:
    the band.
 
 Bytes are stored bytes; what a producer counts itself is payload, and `stored_ratio` turns it into stored
-bytes. Read next: candidates.py for who may be written to, levelling.py for the goals, route.py for what
-is handed out.
+bytes. Read next: situation.py for what is known, candidates.py for who may be written to, levelling.py for
+the goals, route.py for what is handed out.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from typing import Literal
 import numpy as np
 
 from router.advice import Decision, advise, put_aside_notes
-from router.brokers import BrokerTable, Layout, tabulate
-from router.candidates import choose_candidates
+from router.brokers import BrokerTable
 from router.config import RouterConfig
-from router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, group_replica_sets, mix_goals
+from router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, mix_goals
 from router.min_max import FloatArray
 from router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
 from router.route import Route
 from router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
-from router.volumes import broker_of, by_volume
+from router.situation import Situation, look
+from router.volumes import broker_of
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 
 __all__ = ["FallbackReason", "Router"]
@@ -202,34 +202,39 @@ class Router:
             return self._fallback("stale_snapshot", num_partitions, previous)
         if not snapshot.topics.get(topic):
             return self._fallback("unknown_topic", num_partitions, previous)
-        asked = self._ask_of_topic(snapshot, topic, now_s)
-        snapshot = by_volume(snapshot, topic)
-        layout = {
-            number: placed for number, placed in snapshot.topics[topic].items() if number < num_partitions
-        }
-        all_sets = group_replica_sets(layout)
-        if not all_sets:
-            return self._fallback("no_leader", num_partitions, previous)
         own_stored = {number: size * stored_ratio for number, size in (own_bytes or {}).items()}
-        table = tabulate(snapshot, layout, own_stored)
-        candidates = choose_candidates(
-            all_sets,
-            table,
-            asked=asked,
+        known = look(
+            snapshot,
+            topic,
+            num_partitions=num_partitions,
+            own_stored=own_stored,
+            asked=self._ask_of_topic(snapshot, topic, now_s),
             utilisation_limit=self.config.utilisation_limit,
         )
-        remaining_stored = None if remaining_bytes is None else remaining_bytes * stored_ratio
-        growth = _growth_max_bytes(snapshot, topic, candidates.sets)
+        if known is None:
+            return self._fallback("no_leader", num_partitions, previous)
+        growth = known.growth_max_bytes()
         if growth < _GROWTH_MIN_BYTES:
-            return self._steady(candidates.sets, previous)
+            return self._steady(known.candidates.sets, previous)
+        remaining_stored = None if remaining_bytes is None else remaining_bytes * stored_ratio
         context = GoalContext(
-            broker_ids=table.broker_ids,
-            used_bytes=table.used_bytes,
-            capacity_bytes=capacity_as_seen(table.used_bytes, table.capacity_bytes, candidates.willing),
-            leader_bytes=_leader_bytes(snapshot, topic, table, layout, own_stored),
-            replica_sets=candidates.sets,
-            horizon_bytes=min(growth, self._horizon_bytes(remaining_stored, table, all_sets)),
+            broker_ids=known.table.broker_ids,
+            used_bytes=known.table.used_bytes,
+            capacity_bytes=capacity_as_seen(
+                known.table.used_bytes, known.table.capacity_bytes, known.candidates.willing
+            ),
+            leader_bytes=known.leader_bytes(),
+            replica_sets=known.candidates.sets,
+            horizon_bytes=min(growth, self._horizon_bytes(remaining_stored, known)),
         )
+        mixed = self._mix(context)
+        decision = self._decision(known, mixed, context.horizon_bytes, num_partitions)
+        if not mixed.names:
+            return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
+        batch_bytes = self._batch_bytes(remaining_bytes, num_partitions)
+        return self._follow(mixed, context, decision, previous, batch_bytes)
+
+    def _mix(self, context: GoalContext) -> MixedShares:
         mixed = mix_goals(
             self._goals_aside.without(self._goals.current),
             context,
@@ -237,23 +242,26 @@ class Router:
             clock=self._clock,
         )
         self._goals_aside.add(mixed.put_aside)
-        decision = Decision(
-            topic=topic,
-            table=table,
-            all_sets=all_sets,
-            sets=candidates.sets,
+        return mixed
+
+    def _decision(
+        self, known: Situation, mixed: MixedShares, horizon_bytes: float, num_partitions: int
+    ) -> Decision:
+        """What was decided, for advice."""
+        layout = known.layout
+        return Decision(
+            topic=known.topic,
+            table=known.table,
+            all_sets=known.all_sets,
+            sets=known.candidates.sets,
             shares=mixed.shares,
-            horizon_bytes=context.horizon_bytes,
-            left_out=candidates.left_out,
-            closed=self._closed(snapshot),
+            horizon_bytes=horizon_bytes,
+            left_out=known.candidates.left_out,
+            closed=self._closed(known.snapshot),
             leaderless=sorted(number for number, placed in layout.items() if placed.leader_id is None),
             unknown=sorted(set(range(num_partitions)) - set(layout)),
             put_aside=self.put_aside,
         )
-        if not mixed.names:
-            return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
-        batch_bytes = self._batch_bytes(remaining_bytes, num_partitions)
-        return self._follow(mixed, context, decision, previous, batch_bytes)
 
     def _follow(
         self,
@@ -358,12 +366,8 @@ class Router:
             return batch_bytes
         return min(batch_bytes, max(_BATCH_BYTES_MIN, remaining_bytes // (num_partitions * _TURNS)))
 
-    def _horizon_bytes(
-        self, remaining_bytes: float | None, table: BrokerTable, all_sets: tuple[ReplicaSet, ...]
-    ) -> float:
-        places = table.places
-        holding = {places[broker_id] for replica_set in all_sets for broker_id in replica_set.replica_ids}
-        capacity = table.capacity_bytes[sorted(holding)]
+    def _horizon_bytes(self, remaining_bytes: float | None, known: Situation) -> float:
+        capacity = known.holding_capacity_bytes()
         if remaining_bytes is None:
             remaining_bytes = self.config.horizon_fraction * float(capacity.sum())
         return max(remaining_bytes, self.config.horizon_fraction_min * float(capacity.mean()), 1.0)
@@ -399,31 +403,9 @@ def _check(num_partitions: int, remaining_bytes: int | None, stored_ratio: float
         raise ValueError(f"stored_ratio is {stored_ratio}, it has to be finite and above 0")
 
 
-def _growth_max_bytes(snapshot: ClusterSnapshot, topic: str, sets: Sequence[ReplicaSet]) -> float:
-    """Stored bytes by which one copy of the topic can grow before retention deletes as much as comes."""
-    numbers = (number for each in sets for number in each.partitions)
-    growth = [snapshot.growth_max_bytes(topic, number) for number in numbers]
-    return float(sum(math.inf if each is None else each for each in growth))
-
-
 def _by_partition(sets: Sequence[ReplicaSet], shares: FloatArray) -> dict[int, float]:
     return {
         number: float(share) / len(each.partitions)
         for each, share in zip(sets, shares, strict=True)
         for number in each.partitions
     }
-
-
-def _leader_bytes(
-    snapshot: ClusterSnapshot, topic: str, table: BrokerTable, layout: Layout, own_stored: Mapping[int, float]
-) -> FloatArray:
-    """[num_brokers] stored bytes of the topic that each broker leads, own ones included."""
-    led = snapshot.leader_bytes(topic)
-    own = dict.fromkeys(table.broker_ids, 0.0)
-    for number, size in own_stored.items():
-        leader_id = layout[number].leader_id if number in layout else None
-        if leader_id is not None:
-            own[leader_id] += size
-    return np.array(
-        [led.get(broker_id, 0) + own[broker_id] for broker_id in table.broker_ids], dtype=np.float64
-    )
