@@ -198,32 +198,34 @@ class Polling:
         tagged = await self._requests.snapshot(
             topics, without_loads=own_loads, max_age_s=max_age_s, tag=self._tag
         )
+        if tagged is None:
+            if self._measured_at_s is not None:
+                self._check_age(self._measured_at_s)
+            return
+        self._tag = None  # until it proves usable
+        answer = tagged.answer
+        found_id = answer.snapshot.cluster_id
+        if found_id != cluster_id:
+            raise ServiceUnusableError(
+                f"it measures cluster {found_id!r}, but the brokers at {self._bootstrap_servers} "
+                f"belong to cluster {cluster_id!r}; correct collector_url"
+            )
+        if not answer.snapshot.brokers:
+            raise ServiceUnusableError("its snapshot names no broker")
+        # It was measured so long before the request arrived there, and that was after it was sent.
+        measured_at_s = min(sent_at_s - answer.age_s, time.monotonic())
+        self._check_age(measured_at_s)
         if not own_loads.issuperset(self._own_loads):
             # What a load of ours has announced meanwhile may be in this answer, as if others had.
             self._max_age_s = max_age_s
             self._wake.set()
-        elif tagged is not None:
-            self._tag = None  # until it proves usable
-            answer = tagged.answer
-            found_id = answer.snapshot.cluster_id
-            if found_id != cluster_id:
-                raise ServiceUnusableError(
-                    f"it measures cluster {found_id!r}, but the brokers at {self._bootstrap_servers} "
-                    f"belong to cluster {cluster_id!r}; correct collector_url"
-                )
-            if not answer.snapshot.brokers:
-                raise ServiceUnusableError("its snapshot names no broker")
-            # It was measured so long before the request arrived there, and that was after it was sent.
-            measured_at_s = min(sent_at_s - answer.age_s, time.monotonic())
-            self._check_age(measured_at_s)
-            self._measured_at_s = measured_at_s
-            snapshot = self._as_ours(answer, taken_at_s=sent_wall_s + (measured_at_s - sent_at_s))
-            self._listener.use(Assembled(snapshot, measured_at_s, measured_at_s), answer.weights)
-            self._counter.count_snapshot()
-            is_same_question = topics == self._topics and own_loads == self._own_loads
-            self._tag = tagged.tag if is_same_question else None
-        elif self._measured_at_s is not None:
-            self._check_age(self._measured_at_s)
+            return
+        self._measured_at_s = measured_at_s
+        snapshot = self._as_ours(answer, taken_at_s=sent_wall_s + (measured_at_s - sent_at_s))
+        self._listener.use(Assembled(snapshot, measured_at_s, measured_at_s), answer.weights)
+        self._counter.count_snapshot()
+        is_same_question = topics == self._topics and own_loads == self._own_loads
+        self._tag = tagged.tag if is_same_question else None
 
     def _as_ours(self, answer: SnapshotAnswer, *, taken_at_s: float) -> ClusterSnapshot:
         """The snapshot in terms of our own clock, with the bytes that others have announced."""

@@ -147,7 +147,9 @@ def test_after_kill_9_the_next_start_goes_on_and_takes_throttles_off(
     assert any("still going on, throttled" in note for note in shown.notes)
     assert throttle_settings(connection)
     outcome = execute_balance(connection, config=FAST)
-    assert any("had begun are complete" in note for note in outcome.notes)
+    told = "\n".join(outcome.notes)
+    # The second where the brokers were done before it began.
+    assert "had begun are complete" in told or "they are off now" in told
     assert spread(connection) < 0.01
 
 

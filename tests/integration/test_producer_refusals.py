@@ -42,10 +42,11 @@ def test_refused_records_cost_no_partition_its_turn(cluster: LocalCluster, topic
         stored[message.partition()] += 1
 
     with _small_queue(cluster.connection) as producer:
-        num_refused = 0
-        while sum(stored.values()) + len(producer) < NUM_RECORDS:
+        num_taken = num_refused = 0
+        while num_taken < NUM_RECORDS:
             try:
                 producer.produce(topic_name, VALUE, on_delivery=told)
+                num_taken += 1
             except BufferError:
                 num_refused += 1
                 producer.poll(0.01)

@@ -266,6 +266,27 @@ def test_an_answer_that_may_hold_what_we_have_announced_meanwhile_is_not_used(
     assert set(published) == {0}
 
 
+def test_an_answer_for_another_cluster_is_refused_also_while_a_load_is_announced(
+    make: MakeRemote, own: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = service_requests.ServiceRequests.snapshot
+    own.snapshot = make_snapshot([BY_ITSELF, 0], topics={"t": [(1,)]}, cluster_id="ours")
+    collector = make()
+    asked: list[None] = []
+
+    async def announce_while_asking(*arguments: Any, **options: Any) -> Any:
+        asked.append(None)
+        intent = Intent(load=f"load {len(asked)}", topic="t", bytes_by_broker={1: 10})
+        collector._polling.announce(intent)  # type: ignore[union-attr]
+        return await ask(*arguments, **options)
+
+    monkeypatch.setattr(service_requests.ServiceRequests, "snapshot", announce_while_asking)
+    with collector:
+        _wait_for(lambda: len(asked) >= 4)
+    assert collector.num_without_service == 1
+    assert collector.statistics.num_answers.get("collector_service", 0) == 0
+
+
 def test_weights_are_heard_with_the_snapshots_and_kept_without_the_service(
     service: FakeService, make: MakeRemote
 ) -> None:
