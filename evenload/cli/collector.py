@@ -46,6 +46,8 @@ DEFAULT_PORT = 9405
     "weights_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
+    envvar="EVENLOAD_WEIGHTS",
+    show_envvar=True,
     help="JSON file of weights: read when it changes, written when they are changed over HTTP.",
 )
 @click.option(
