@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -185,7 +186,9 @@ def _grant(cluster: LocalCluster, name: str, grants: tuple[str, ...]) -> None:
         )
         for broker_id in cluster.broker_ids:
             num_known = -1
+            gives_up_at_s = time.monotonic() + 30
             while num_known < len(set(grants)):
+                assert time.monotonic() < gives_up_at_s, f"broker {broker_id} knows {num_known} of {grants}"
                 found = admin._manager.run(admin._manager.send, request, broker_id)
                 num_known = sum(len(resource.acls) for resource in found.resources)
 
@@ -222,6 +225,7 @@ class CollectorProcess:
     def __init__(self, connection: Connection, folder: Path, *options: str) -> None:
         self._connection_path = folder / f"connection-{uuid.uuid4().hex}.json"
         self._connection_path.write_text(connection.model_dump_json())
+        self._log_path = folder / f"collector-{uuid.uuid4().hex}.log"
         self._options = options
         self.start(port=0)
 
@@ -229,21 +233,22 @@ class CollectorProcess:
         """Start it; after the first time by default on the same port."""
         if port is None:
             port = urlsplit(self.url).port or 0
-        self.process = subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("evenload")),
-                *("collector", "--json", "--interval", "0.3", "--port", str(port)),
-                *("--connection", str(self._connection_path), *self._options),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with self._log_path.open("a") as log:
+            self.process = subprocess.Popen(
+                [
+                    str(Path(sys.executable).with_name("evenload")),
+                    *("collector", "--json", "--interval", "0.3", "--port", str(port)),
+                    *("--connection", str(self._connection_path), *self._options),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         assert self.process.stdout is not None
         said = ""
         while not said.endswith("}\n"):
             line = self.process.stdout.readline()
-            assert line, self.process.communicate()[1]
+            assert line, self._log_path.read_text()
             said += line
         self.url: str = json.loads(said)["collector_url"]
 
