@@ -4,7 +4,7 @@
     confluent_kafka.Producer
         producer.produce("clicks", b"...", on_delivery=report)
 
-It is that class, with two methods changed. `produce` and `produce_batch` choose the partition, as that client
+It is that class, with few methods changed. `produce` and `produce_batch` choose the partition, as that client
 calls nobody to do so: an explicit partition is kept, a record with a key goes where the Java client would put
 it, all others go where the router says, about a batch of bytes at a time. And no record is lost silently: the
 first record of a topic waits until all its leaders answer, and a delivery report without error but without
@@ -24,7 +24,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,7 +37,7 @@ from kafka_connection.connection import first_reason
 from kafka_connection.environment import with_telemetry
 from kafka_plugin.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
 from kafka_plugin.config import ProducerConfig
-from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports
+from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports, explained
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
 from kafka_plugin.topic_turns import TopicTurns
@@ -57,6 +58,7 @@ _DEFAULT_PORT = 9092  # RD_KAFKA_PORT
 
 # Bound once: `super()` costs a tenth of a microsecond.
 _produce, _produce_batch = Producer.produce, Producer.produce_batch
+_flush, _close = Producer.flush, Producer.close
 _now_s = time.monotonic
 
 
@@ -209,10 +211,28 @@ class BalancedProducer(Producer):
         """Records that were acknowledged without an offset; each was reported as an error."""
         return sum(turns.reports.num_lost for turns in list(self._topics.values()))
 
+    def flush(self, timeout: float = -1) -> int:
+        """As `confluent_kafka.Producer.flush`.
+
+        Raises:
+            KafkaException: Nothing can be sent any more. Where a permission is missing, it says which. `poll`
+                says it in the client's words: it is called for each record, and a check would cost as much.
+        """
+        with _explaining():
+            num_left: int = _flush(self, timeout)
+        return num_left
+
     def close(self) -> bool:
-        """Send what is queued, and end the collector."""
-        is_closed: bool = super().close()
-        self._routing.close()
+        """Send what is queued, and end the collector, whatever comes of the former.
+
+        Raises:
+            KafkaException: As `flush`.
+        """
+        try:
+            with _explaining():
+                is_closed: bool = _close(self)
+        finally:
+            self._routing.close()
         return is_closed
 
     def __enter__(self) -> Self:
@@ -327,7 +347,7 @@ class BalancedProducer(Producer):
             if found.error is None and found.partitions:
                 return len(found.partitions)
             if time.monotonic() > deadline_s:
-                raise KafkaException(found.error)
+                raise KafkaException(explained(found.error or _NO_LEADER, topic))
             time.sleep(0.05)
 
     def _count_partitions(self, topic: str, num_measured: int) -> int | None:  # noqa: ARG002 (brokers say it)
@@ -376,6 +396,21 @@ def _address(address: str) -> str:
     return host if re.search(r":\d+$", host) else f"{host}:{_DEFAULT_PORT}"
 
 
+@contextmanager
+def _explaining() -> Iterator[None]:
+    """Fatal errors, with the permission that is missing, if that is what they are of."""
+    try:
+        yield
+    except KafkaException as error:
+        raise KafkaException(explained(error.args[0])) from error
+    except SystemError as error:
+        # confluent-kafka 2.16 calls delivery callbacks with the exception already set.
+        if isinstance(error.__cause__, KafkaException):
+            raise KafkaException(explained(error.__cause__.args[0])) from error
+        raise
+
+
+_NO_LEADER = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
 _WAY_OUT = "pass connection= as well, which the collector then uses."
 
 
