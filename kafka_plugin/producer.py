@@ -263,10 +263,10 @@ class BalancedProducer(Producer):
         settings["stats_cb"] = told
 
     def _learn_ratio(self, statistics: Mapping[str, Any]) -> None:
-        before = self._transmitted
-        self._transmitted = (statistics["tx_bytes"], statistics["txmsg_bytes"])
-        sent, payload = (now - then for now, then in zip(self._transmitted, before, strict=True))
+        transmitted = (statistics["tx_bytes"], statistics["txmsg_bytes"])
+        sent, payload = (now - then for now, then in zip(transmitted, self._transmitted, strict=True))
         if payload >= _MEASURABLE_BYTES:
+            self._transmitted = transmitted
             self._routing.stored_ratio = min(2.0, max(0.01, sent / payload))
 
     def _send(
