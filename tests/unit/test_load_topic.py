@@ -94,7 +94,7 @@ def test_only_a_topic_that_was_made_here_is_deleted_again(monkeypatch: pytest.Mo
     assert str(caught.value) == (
         "Topic 'theirs' isn't ready: not all of its 3 leaders answered within 0 s (KafkaConnectionError)."
     )
-    with pytest.raises(TopicError, match="not all of its 1 leaders answered .*; it was deleted again"):
+    with pytest.raises(TopicError, match=r"not all of its 1 leaders answered .*; it was deleted again"):
         topics.create_topic(
             connection,
             "ours",
