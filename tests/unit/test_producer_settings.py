@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError
 from kafka_plugin.producer import BalancedProducer, connection_of
 from telemetry_collector.collector import Collector
@@ -79,3 +80,16 @@ def test_a_slow_producer_learns_too_how_much_less_is_stored_than_sent() -> None:
             producer._learn_ratio({"tx_bytes": so_far // 2, "txmsg_bytes": so_far})
         producer._learn_ratio({"tx_bytes": 600_000, "txmsg_bytes": 1_200_000})
         assert producer._routing.stored_ratio == 0.5
+
+
+def test_a_record_of_a_batch_may_say_that_its_time_is_now() -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1"}
+    messages = [{"value": b"a"}, {"value": b"b", "timestamp": 0}, {"value": b"c"}]
+    with BalancedProducer(
+        settings,
+        collector=Collector(connection_of(settings)),
+        config=ProducerConfig(new_topic_timeout_s=0.01, first_snapshot_timeout_s=0.0),
+    ) as producer:
+        producer._find_partitions = lambda *_: 3  # type: ignore[method-assign]
+        assert producer.produce_batch("t", messages) == 3
+        producer.purge()
