@@ -84,7 +84,7 @@ def test_a_slow_producer_learns_too_how_much_less_is_stored_than_sent() -> None:
 
 def test_a_record_of_a_batch_may_say_that_its_time_is_now() -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1"}
-    messages = [{"value": b"a"}, {"value": b"b", "timestamp": 0}, {"value": b"c"}]
+    messages: list[dict[str, Any]] = [{"value": b"a"}, {"value": b"b", "timestamp": 0}, {"value": b"c"}]
     with BalancedProducer(
         settings,
         collector=Collector(connection_of(settings)),
