@@ -216,6 +216,9 @@ def _fill(copies: _Copies) -> FloatArray:
         float(np.maximum.reduceat(base + gain, copies.starts).min()),
     )
     shares = below(line)
+    if not shares.any():  # the load is lost in the rounding of the levels
+        highest = copies.highest_by_set(copies.base)
+        shares = (highest == highest.min()).astype(np.float64)
     return np.asarray(shares / shares.sum())
 
 
@@ -366,10 +369,13 @@ def _smooth(copies: _Copies, even: FloatArray, iterations: int) -> FloatArray:
 
 
 def _range(copies: _Copies) -> float:
-    """What a level can differ by, to make sharpness a pure number: what an even division adds at the most."""
+    """What a level can differ by, to make sharpness a pure number: what an even division adds at the most.
+
+    1 where all levels are the same, to rounding, whatever is added.
+    """
     even = np.full(len(copies.sizes), 1.0 / len(copies.sizes))
     levels = copies.levels(even)[copies.brokers]
-    return float(levels.max() - copies.base[copies.brokers].min())
+    return float(levels.max() - copies.base[copies.brokers].min()) or 1.0
 
 
 def _minimise_smooth_maximum(

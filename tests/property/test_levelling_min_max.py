@@ -242,6 +242,15 @@ def test_where_no_shares_near_the_smooth_ones_are_found_the_exact_ones_are_taken
     assert problem.levels(level(problem)) == pytest.approx(best, abs=1e-6)
 
 
+@pytest.mark.parametrize("sets", [((0,), (1,), (2,)), ((0, 1), (1, 2), (0, 2)), ((0, 1), (0,), (2,))])
+@pytest.mark.parametrize("base", [(0.5, 0.5, 0.5), (0.5, 0.7, 0.5)])
+def test_a_load_that_is_lost_in_rounding_is_divided_all_the_same(
+    sets: tuple[tuple[int, ...], ...], base: tuple[float, ...]
+) -> None:
+    shares = level(MinMaxProblem(np.array(base), np.full(3, 1e-18), sets, np.ones(3)))
+    assert_are_shares(shares)
+
+
 def test_problems_that_make_no_sense_are_refused() -> None:
     good = {"base": np.zeros(2), "gain": np.ones(2), "sets": ((0,), (1,)), "counts": np.ones(2)}
     for wrong in (
