@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -30,16 +29,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from pydantic import ValidationError
 
 from kafka_connection import Connection, KafkaConnectionError
-from kafka_connection.connection import first_reason
 from kafka_connection.environment import with_telemetry
 from kafka_plugin.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports, explained
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
+from kafka_plugin.producer_settings import connection_of, needs_latency
 from kafka_plugin.topic_turns import TopicTurns
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
@@ -54,7 +52,6 @@ _STATISTICS_AGE_MAX_S = 30.0
 _MEASURABLE_BYTES = 1 << 20
 _JAVA_PARTITIONER = "murmur2_random"
 _TRUE = ("true", "t", "1")  # as librdkafka spells it
-_DEFAULT_PORT = 9092  # RD_KAFKA_PORT
 
 # Bound once: `super()` costs a tenth of a microsecond.
 _produce, _produce_batch = Producer.produce, Producer.produce_batch
@@ -360,73 +357,21 @@ class BalancedProducer(Producer):
         return len(found.partitions) or None
 
 
-def needs_latency(config: ProducerConfig, router_config: RouterConfig) -> bool:
-    """Whether the client's statistics are wanted for what they say of brokers' latencies."""
-    if config.is_latency_measured is not None:
-        return config.is_latency_measured
-    return router_config.score_functions.get("latency", 0) > 0
-
-
-def connection_of(settings: Mapping[str, Any]) -> Connection:
-    """The cluster that settings of confluent-kafka describe, in any spelling that librdkafka takes.
-
-    Raises:
-        PluginConfigError: They say it in a way that the collector's client does not know.
-    """
-    fields = {field: settings[word] for word, field in _FIELDS.items() if word in settings}
-    known = {*_FIELDS, "ssl.endpoint.identification.algorithm"}
-    unknown = [word for word in settings if word.startswith(("ssl.", "sasl.")) and word not in known]
-    if unknown or "bootstrap_servers" not in fields:
-        reason = f"{', '.join(unknown)} can't be translated" if unknown else "bootstrap.servers is missing"
-        raise PluginConfigError(f"{reason}; {_WAY_OUT}")
-    addresses = fields["bootstrap_servers"].split(",")
-    fields["bootstrap_servers"] = ",".join(map(_address, filter(str.strip, addresses)))
-    for word in ("security_protocol", "sasl_mechanism"):
-        if word in fields:
-            fields[word] = fields[word].upper()
-    try:
-        return Connection.model_validate(fields)
-    except ValidationError as error:
-        raise PluginConfigError(f"{first_reason(error)}; {_WAY_OUT}") from error
-
-
-def _address(address: str) -> str:
-    """`PROTOCOL://host:port/path` as `host:port`; librdkafka holds the protocol to `security.protocol`."""
-    host = address.strip().rpartition("://")[2].partition("/")[0]
-    return host if re.search(r":\d+$", host) else f"{host}:{_DEFAULT_PORT}"
-
-
 @contextmanager
 def _explaining() -> Iterator[None]:
     """Fatal errors, with the permission that is missing, if that is what they are of."""
     try:
         yield
-    except KafkaException as error:
-        raise KafkaException(explained(error.args[0])) from error
-    except SystemError as error:
-        # confluent-kafka 2.16 calls delivery callbacks with the exception already set.
-        if isinstance(error.__cause__, KafkaException):
-            raise KafkaException(explained(error.__cause__.args[0])) from error
-        raise
+    except (KafkaException, SystemError) as error:
+        # confluent-kafka 2.16 calls delivery callbacks with the exception already set: a SystemError.
+        told = error if isinstance(error, KafkaException) else error.__cause__
+        fault = told.args[0] if isinstance(told, KafkaException) and told.args else None
+        if not isinstance(fault, KafkaError):
+            raise
+        raise KafkaException(explained(fault)) from error
 
 
 _NO_LEADER = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
-_WAY_OUT = "pass connection= as well, which the collector then uses."
-
-
-_FIELDS = {
-    "bootstrap.servers": "bootstrap_servers",
-    "metadata.broker.list": "bootstrap_servers",
-    "security.protocol": "security_protocol",
-    "ssl.ca.location": "ssl_ca_path",
-    "ssl.certificate.location": "ssl_certificate_path",
-    "ssl.key.location": "ssl_key_path",
-    "ssl.key.password": "ssl_key_password",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.mechanisms": "sasl_mechanism",
-    "sasl.username": "sasl_username",
-    "sasl.password": "sasl_password",
-}
 
 
 def _is_gone(error: KafkaError) -> bool:

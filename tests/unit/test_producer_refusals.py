@@ -54,6 +54,16 @@ def test_an_account_that_may_write_nowhere_hears_what_it_needs(
     assert caught.value.args[0].fatal()
 
 
+@pytest.mark.parametrize("error", [KafkaException("mine"), KafkaException(), SystemError("mine")])
+def test_what_a_callback_raises_is_passed_on_as_it_is(
+    producer: BalancedProducer, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "_flush", _raising(error))
+    with pytest.raises(type(error)) as caught:
+        producer.flush()
+    assert caught.value is error
+
+
 def test_a_topic_that_may_not_be_written_is_refused_with_the_permission(
     producer: BalancedProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

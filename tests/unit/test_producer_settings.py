@@ -9,7 +9,8 @@ import pytest
 
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError
-from kafka_plugin.producer import BalancedProducer, connection_of
+from kafka_plugin.producer import BalancedProducer
+from kafka_plugin.producer_settings import connection_of
 from telemetry_collector.collector import Collector
 
 SASL = {"sasl.mechanism": "scram-sha-256", "sasl.username": "me", "sasl.password": "hush"}
