@@ -139,7 +139,7 @@ def willingness(
 
 def _times(willing: float, score: float, weight: float) -> float:
     """willing * score ** weight; 0 only where one of them is, not where it is too small for a number."""
-    product = willing * score**weight
+    product = float(willing * score**weight)
     return max(product, _LEAST) if willing and score else product
 
 
