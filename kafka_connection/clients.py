@@ -79,11 +79,13 @@ def open_admin(
     }
     try:
         return kafka.KafkaAdminClient(**config)
-    except (KafkaError, OSError) as error:
+    except BaseException as error:  # Ctrl-C too, as it waits for brokers
         # A constructor that fails leaves its thread running and its sockets open (kafka-python 3.0.12).
         for client in opened:
             client.close()
             client._manager._net.stop()
+        if not isinstance(error, KafkaError | OSError):
+            raise
         raise BrokersUnreachableError(connection.bootstrap_servers, _why(error, connection)) from error
 
 

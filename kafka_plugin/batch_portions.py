@@ -91,5 +91,5 @@ def _destination(message: dict[str, Any], partition: int, *, spread_keys: bool) 
     return Destination(
         partition=None if is_free else wanted,
         has_callbacks=message.get("callback") is not None,
-        is_single=bool(message.get("headers") or message.get("timestamp")),
+        is_single=bool(message.get("headers")) or message.get("timestamp") is not None,  # 0 (now) too
     )

@@ -5,7 +5,7 @@ There is one for each record, so what one costs is most of what a `BalancedProdu
 is made for a single record.
 
 A report without error but without offset is of a record that confluent-kafka 2.16 has lost on a new topic. It
-reaches the caller as an error.
+reaches the caller as an error. A refusal keeps its code, and says which permission is missing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import MethodType
 
 from confluent_kafka import KafkaError, Message
 
+from kafka_connection.refusals import missing_permission
 from kafka_plugin.turns import Turn
 
 _log = logging.getLogger(__name__)
@@ -85,11 +86,28 @@ class TopicReports:
                 "send it again"
             )
             error = KafkaError(KafkaError._FAIL, reason)
+        else:
+            error = explained(error, message.topic())
         if turn is not None:
             turn.lose(len(message) + len(message.key() or b""))
         if not is_told:
             _log.error("a record for topic %s was not stored: %s", message.topic(), error.str())
         return error
+
+
+def explained(error: KafkaError, topic: str | None = None) -> KafkaError:
+    """The same error; of brokers that don't allow this account to write, with what it has to be granted."""
+    permission = missing_permission(error.code(), "WRITE")
+    if permission is None:
+        return error
+    where = f" to topic {topic!r}" if topic is not None else ""
+    return KafkaError(
+        error.code(),
+        f"brokers don't allow this account to write{where}: {permission}",
+        fatal=error.fatal(),
+        retriable=error.retriable(),
+        txn_requires_abort=error.txn_requires_abort(),
+    )
 
 
 def _is_same(callback: DeliveryCallback | None, other: DeliveryCallback | None) -> bool:

@@ -25,7 +25,6 @@ KafkaPluginError
 │   ├── ReassignmentRefusedError  Kafka refuses one of the moves
 │   ├── BalanceInterruptedError moves made no progress for longer than allowed, and were taken back
 │   └── BalanceCancelledError   somebody else took our moves back
-├── DeliveryError               a record was not stored, or nobody can say where
 └── PluginConfigError           an option has a value it can't have
 
 A taken name (DatasetExistsError) and a loader that seems alive (LoadInProgressError) are dataset_catalog's.
@@ -319,15 +318,3 @@ class BalanceCancelledError(BalanceError):
             "stopped. What is complete stays."
         )
         self.num_cancelled = num_cancelled
-
-
-class DeliveryError(KafkaPluginError):
-    """A record was not stored, or nobody can say where."""
-
-    retriable: ClassVar[bool] = True
-
-    def __init__(self, topic: str, partition: int, reason: str) -> None:
-        super().__init__(f"A record for partition {partition} of topic {topic!r} was not stored: {reason}")
-        self.topic = topic
-        self.partition = partition
-        self.reason = reason

@@ -4,7 +4,7 @@
     confluent_kafka.Producer
         producer.produce("clicks", b"...", on_delivery=report)
 
-It is that class, with two methods changed. `produce` and `produce_batch` choose the partition, as that client
+It is that class, with few methods changed. `produce` and `produce_batch` choose the partition, as that client
 calls nobody to do so: an explicit partition is kept, a record with a key goes where the Java client would put
 it, all others go where the router says, about a batch of bytes at a time. And no record is lost silently: the
 first record of a topic waits until all its leaders answer, and a delivery report without error but without
@@ -21,24 +21,23 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from pydantic import ValidationError
 
 from kafka_connection import Connection, KafkaConnectionError
-from kafka_connection.connection import first_reason
 from kafka_connection.environment import with_telemetry
 from kafka_plugin.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
 from kafka_plugin.config import ProducerConfig
-from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports
+from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports, explained
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
+from kafka_plugin.producer_settings import connection_of, needs_latency
 from kafka_plugin.topic_turns import TopicTurns
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
@@ -53,10 +52,10 @@ _STATISTICS_AGE_MAX_S = 30.0
 _MEASURABLE_BYTES = 1 << 20
 _JAVA_PARTITIONER = "murmur2_random"
 _TRUE = ("true", "t", "1")  # as librdkafka spells it
-_DEFAULT_PORT = 9092  # RD_KAFKA_PORT
 
 # Bound once: `super()` costs a tenth of a microsecond.
 _produce, _produce_batch = Producer.produce, Producer.produce_batch
+_flush, _close = Producer.flush, Producer.close
 _now_s = time.monotonic
 
 
@@ -217,10 +216,28 @@ class BalancedProducer(Producer):
         """Records that were acknowledged without an offset; each was reported as an error."""
         return sum(turns.reports.num_lost for turns in list(self._topics.values()))
 
+    def flush(self, timeout: float = -1) -> int:
+        """As `confluent_kafka.Producer.flush`.
+
+        Raises:
+            KafkaException: Nothing can be sent any more. Where a permission is missing, it says which. `poll`
+                says it in the client's words: it is called for each record, and a check would cost as much.
+        """
+        with _explaining():
+            num_left: int = _flush(self, timeout)
+        return num_left
+
     def close(self) -> bool:
-        """Send what is queued, and end the collector."""
-        is_closed: bool = super().close()
-        self._routing.close()
+        """Send what is queued, and end the collector, whatever comes of the former.
+
+        Raises:
+            KafkaException: As `flush`.
+        """
+        try:
+            with _explaining():
+                is_closed: bool = _close(self)
+        finally:
+            self._routing.close()
         return is_closed
 
     def __enter__(self) -> Self:
@@ -251,10 +268,10 @@ class BalancedProducer(Producer):
         settings["stats_cb"] = told
 
     def _learn_ratio(self, statistics: Mapping[str, Any]) -> None:
-        before = self._transmitted
-        self._transmitted = (statistics["tx_bytes"], statistics["txmsg_bytes"])
-        sent, payload = (now - then for now, then in zip(self._transmitted, before, strict=True))
+        transmitted = (statistics["tx_bytes"], statistics["txmsg_bytes"])
+        sent, payload = (now - then for now, then in zip(transmitted, self._transmitted, strict=True))
         if payload >= _MEASURABLE_BYTES:
+            self._transmitted = transmitted
             self._routing.stored_ratio = min(2.0, max(0.01, sent / payload))
 
     def _send(
@@ -335,7 +352,7 @@ class BalancedProducer(Producer):
             if found.error is None and found.partitions:
                 return len(found.partitions)
             if time.monotonic() > deadline_s:
-                raise KafkaException(found.error)
+                raise KafkaException(explained(found.error or _NO_LEADER, topic))
             time.sleep(0.05)
 
     def _count_partitions(self, topic: str, num_measured: int) -> int | None:  # noqa: ARG002 (brokers say it)
@@ -348,58 +365,21 @@ class BalancedProducer(Producer):
         return len(found.partitions) or None
 
 
-def needs_latency(config: ProducerConfig, router_config: RouterConfig) -> bool:
-    """Whether the client's statistics are wanted for what they say of brokers' latencies."""
-    if config.is_latency_measured is not None:
-        return config.is_latency_measured
-    return router_config.score_functions.get("latency", 0) > 0
-
-
-def connection_of(settings: Mapping[str, Any]) -> Connection:
-    """The cluster that settings of confluent-kafka describe, in any spelling that librdkafka takes.
-
-    Raises:
-        PluginConfigError: They say it in a way that the collector's client does not know.
-    """
-    fields = {field: settings[word] for word, field in _FIELDS.items() if word in settings}
-    known = {*_FIELDS, "ssl.endpoint.identification.algorithm"}
-    unknown = [word for word in settings if word.startswith(("ssl.", "sasl.")) and word not in known]
-    if unknown or "bootstrap_servers" not in fields:
-        reason = f"{', '.join(unknown)} can't be translated" if unknown else "bootstrap.servers is missing"
-        raise PluginConfigError(f"{reason}; {_WAY_OUT}")
-    addresses = fields["bootstrap_servers"].split(",")
-    fields["bootstrap_servers"] = ",".join(map(_address, filter(str.strip, addresses)))
-    for word in ("security_protocol", "sasl_mechanism"):
-        if word in fields:
-            fields[word] = fields[word].upper()
+@contextmanager
+def _explaining() -> Iterator[None]:
+    """Fatal errors, with the permission that is missing, if that is what they are of."""
     try:
-        return Connection.model_validate(fields)
-    except ValidationError as error:
-        raise PluginConfigError(f"{first_reason(error)}; {_WAY_OUT}") from error
+        yield
+    except (KafkaException, SystemError) as error:
+        # confluent-kafka 2.16 calls delivery callbacks with the exception already set: a SystemError.
+        told = error if isinstance(error, KafkaException) else error.__cause__
+        fault = told.args[0] if isinstance(told, KafkaException) and told.args else None
+        if not isinstance(fault, KafkaError):
+            raise
+        raise KafkaException(explained(fault)) from error
 
 
-def _address(address: str) -> str:
-    """`PROTOCOL://host:port/path` as `host:port`; librdkafka holds the protocol to `security.protocol`."""
-    host = address.strip().rpartition("://")[2].partition("/")[0]
-    return host if re.search(r":\d+$", host) else f"{host}:{_DEFAULT_PORT}"
-
-
-_WAY_OUT = "pass connection= as well, which the collector then uses."
-
-
-_FIELDS = {
-    "bootstrap.servers": "bootstrap_servers",
-    "metadata.broker.list": "bootstrap_servers",
-    "security.protocol": "security_protocol",
-    "ssl.ca.location": "ssl_ca_path",
-    "ssl.certificate.location": "ssl_certificate_path",
-    "ssl.key.location": "ssl_key_path",
-    "ssl.key.password": "ssl_key_password",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.mechanisms": "sasl_mechanism",
-    "sasl.username": "sasl_username",
-    "sasl.password": "sasl_password",
-}
+_NO_LEADER = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
 
 
 def _is_gone(error: KafkaError) -> bool:

@@ -100,7 +100,11 @@ class Mover:
         self._check_still_ours(0)
         throttle = plan_throttle(self._admin, moves, self._config.throttle_bytes_per_s)
         left_behind = self._record.throttle.rates if self._record.throttle is not None else {}
-        noted = throttle.model_copy(update={"rates": {**left_behind, **throttle.rates}})
+        rates = {
+            broker_id: {**left_behind.get(broker_id, {}), **throttle.rates.get(broker_id, {})}
+            for broker_id in {*left_behind, *throttle.rates}
+        }
+        noted = throttle.model_copy(update={"rates": rates})
         self._note(targets=tuple(map(Target.of, moves)), throttle=noted)
         set_throttle(self._admin, throttle, timeout_s=self._config.timeout_s)
         refused = self._admin.reassign({move.topic_partition: move.replica_ids for move in moves})
@@ -134,11 +138,17 @@ class Mover:
 
         Returns:
             The partitions whose moves were cancelled.
+
+        Raises:
+            BalanceInterruptedError: Kafka goes on with some. They stay ours, and throttled.
         """
         running = sorted(self._ours_running())
         self._admin.cancel(running)
         deadline_s = time.monotonic() + _CANCEL_TIMEOUT_S
-        while self._ours_running() and time.monotonic() < deadline_s:
+        while left := self._ours_running():
+            if time.monotonic() > deadline_s:
+                reason = f"Kafka still makes {len(left)} of them {_CANCEL_TIMEOUT_S:.0f} s after it was told"
+                raise BalanceInterruptedError("taking moves back", reason)
             time.sleep(self._config.poll_s)
         self._lift()
         return running

@@ -66,10 +66,12 @@ def create_topic(
             raise TopicError(topic, f"can't be made: {reason.rstrip('.')}.")
         try:
             _wait_for_leaders(admin, topic, range(num_partitions), timeout_s)
-        except BaseException:
+        except BaseException as error:
             problem = "was made, but is not ready, and can't be deleted either"
             with _translated(topic, problem, operation="DELETE"):
                 admin.delete_topics([topic])
+            if isinstance(error, TopicError):
+                raise TopicError(topic, f"{error.reason.rstrip('.')}; it was deleted again.") from error
             raise
     return str(made["topic_id"])
 
@@ -163,12 +165,8 @@ def _wait_for_leaders(
             return
         except KafkaError as error:
             if time.monotonic() > deadline_s:
-                reason = (
-                    f"was made, but not all of its {len(asked)} leaders answered within {timeout_s:.0f} s"
-                )
-                raise TopicError(
-                    topic, f"{reason} ({type(error).__name__}); it was deleted again."
-                ) from error
+                reason = f"isn't ready: not all of its {len(asked)} leaders answered within {timeout_s:.0f} s"
+                raise TopicError(topic, f"{reason} ({type(error).__name__}).") from error
         time.sleep(_POLL_S)
 
 

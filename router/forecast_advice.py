@@ -124,6 +124,8 @@ def _partitions(snapshot: ClusterSnapshot, topic: str, told: Forecast, total_byt
         return
     layout = snapshot.topics[topic]
     num_more = sum(broker.is_reachable for broker in snapshot.brokers.values())
+    if not num_more:
+        return
     try:
         placed = place_partitions(
             snapshot,

@@ -23,18 +23,25 @@ optimum (without this, each broker that is too full to be levelled takes a progr
 spread over many sets where a program's solution uses as few as it can: of all shares with the best levels,
 the ones nearest to the smooth solution are returned.
 
+The solver can give up (seen where capacities differ a thousandfold: what is held then leaves it no room
+within its tolerance). What it found until then is held, below that the smooth solution is followed where that
+can be, and a warning says so.
+
 Invariants, checked in tests/property/test_levelling_min_max.py:
 1. Shares are at least 0 and sum to 1.
-2. No other shares have sorted levels that come before (beyond 1e-6 of what the load adds; first two ways).
+2. No other shares have sorted levels that come before (beyond 1e-6 of what the load adds; first two ways, as
+   long as the solver doesn't give up).
 3. Equal sets get equal shares.
 
-Levels have no unit here; router/levelling.py makes them utilisations. No I/O, no chance.
+Levels have no unit here; router/levelling.py makes them utilisations. No I/O but that warning, no chance.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +49,8 @@ import scipy.optimize
 import scipy.sparse
 
 __all__ = ["FloatArray", "MinMaxProblem", "level", "level_anywhere"]
+
+_log = logging.getLogger(__name__)
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -144,7 +153,10 @@ def _level_distinct(copies: _Copies, even: FloatArray) -> FloatArray:
     if live.are_disjoint:
         shares[kept] = _fill(live)
     elif is_small:
-        shares[kept] = _nearest(live, live.levels(_lexicographic(live)), nearby)
+        least = _lexicographic(live, nearby)
+        if not least.is_complete:
+            _say_incomplete(len(copies.sizes), len(np.unique(copies.brokers)))
+        shares[kept] = _nearest(live, least, nearby)
     else:
         shares[kept] = nearby
     return shares
@@ -204,6 +216,9 @@ def _fill(copies: _Copies) -> FloatArray:
         float(np.maximum.reduceat(base + gain, copies.starts).min()),
     )
     shares = below(line)
+    if not shares.any():  # the load is lost in the rounding of the levels
+        highest = copies.highest_by_set(copies.base)
+        shares = (highest == highest.min()).astype(np.float64)
     return np.asarray(shares / shares.sum())
 
 
@@ -213,34 +228,54 @@ def _cannot_gain(copies: _Copies, shares: FloatArray) -> npt.NDArray[np.bool_]:
     return np.asarray(copies.highest_by_set(copies.base) >= reached)
 
 
-def _lexicographic(copies: _Copies) -> FloatArray:
-    """One linear program for each level, from the highest down."""
+@dataclass(frozen=True, slots=True)
+class _Least:
+    shares: FloatArray  # [num_sets]
+    ceiling: FloatArray  # [num_brokers] no level of theirs is above; equal to it where that is proven least
+    is_complete: bool  # whether that is so everywhere
+
+
+def _lexicographic(copies: _Copies, smooth: FloatArray) -> _Least:
+    """One linear program for each level, from the highest down; `smooth` if the solver finds nothing."""
     num_sets = len(copies.sizes)
     is_free = np.ones(len(copies.base), dtype=bool)
     ceiling = np.full(len(copies.base), np.inf)
     kept = np.arange(num_sets)
-    shares = np.full(num_sets, 1.0 / num_sets)
+    shares, highest = smooth, float(copies.levels(smooth).max())
     for _ in range(_EXACT_ROUNDS_MAX):
         live = _Programs(copies.keep(kept))
         if not is_free[live.brokers].any():
-            break
+            return _Least(shares, copies.levels(shares), is_complete=True)
         solved = live.lowest_maximum(is_free[live.brokers], ceiling[live.brokers])
         if solved is None:
-            break  # what the program before found stands: its levels are as low as can be
+            break
         shares = np.zeros(num_sets)
-        shares[kept] = solved.shares
+        shares[kept] = solved.shares / solved.shares.sum()
+        highest = solved.highest
         held = live.brokers[is_free[live.brokers] & (solved.dual > _DUAL_MIN)]
         is_free[held] = False
-        ceiling[held] = solved.highest
+        ceiling[held] = highest
         kept = kept[solved.reduced_cost <= _DUAL_MIN]
-    return np.asarray(shares / shares.sum())
+    return _Least(shares, np.where(is_free, highest, ceiling), is_complete=False)
 
 
-def _nearest(copies: _Copies, levels: FloatArray, wanted: FloatArray) -> FloatArray:
-    """Of all shares that leave no broker above `levels`, the ones that differ least in sum from `wanted`."""
+@lru_cache(maxsize=100)
+def _say_incomplete(num_sets: int, num_brokers: int) -> None:
+    """Once for a kind of problem: a producer decides each second."""
+    _log.warning(
+        "levelling %d replica sets over %d brokers: the solver gave up; the fullest brokers are level, those "
+        "below them only nearly. Capacities that differ a thousandfold do that: check them",
+        num_sets,
+        num_brokers,
+    )
+
+
+def _nearest(copies: _Copies, least: _Least, wanted: FloatArray) -> FloatArray:
+    """Of all shares that leave no broker above its ceiling, those that differ least from `wanted` in sum."""
     live = _Programs(copies)
-    found = live.nearest(levels[live.brokers], wanted)
-    shares = wanted if found is None else np.where(found < _SHARE_MIN, 0.0, found)
+    found = live.nearest(least.ceiling[live.brokers], wanted)
+    # Where the solver finds none, there are still those that it found before, as level but on fewer sets.
+    shares = least.shares if found is None else np.where(found < _SHARE_MIN, 0.0, found)
     return np.asarray(shares / shares.sum())
 
 
@@ -334,10 +369,13 @@ def _smooth(copies: _Copies, even: FloatArray, iterations: int) -> FloatArray:
 
 
 def _range(copies: _Copies) -> float:
-    """What a level can differ by, to make sharpness a pure number: what an even division adds at the most."""
+    """What a level can differ by, to make sharpness a pure number: what an even division adds at the most.
+
+    1 where all levels are the same, to rounding, whatever is added.
+    """
     even = np.full(len(copies.sizes), 1.0 / len(copies.sizes))
     levels = copies.levels(even)[copies.brokers]
-    return float(levels.max() - copies.base[copies.brokers].min())
+    return float(levels.max() - copies.base[copies.brokers].min()) or 1.0
 
 
 def _minimise_smooth_maximum(

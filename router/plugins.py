@@ -12,14 +12,13 @@ slow one would cost its time each time. Only the built-in ones are asked at ever
 time: a machine that is starved shouldn't lose what it levels by.
 
 Invariants, checked in tests/unit/test_levelling_plugins.py:
-1. Only known names with finite weights of at least 0 are ever in force.
+1. Only known names with weights from 0 to a million are ever in force.
 2. After `replace` returned a complaint, what was in force still is.
 3. What is put aside is not asked until its time is over, or weights are replaced.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -31,6 +30,7 @@ __all__ = ["GOALS", "SCORE_FUNCTIONS", "PutAside", "Weighted", "WeightedPlugins"
 
 GOALS = "evenload.goals"
 SCORE_FUNCTIONS = "evenload.score_functions"
+_WEIGHT_MAX = 1e6  # their sum is finite as well
 
 F = TypeVar("F")
 
@@ -66,8 +66,8 @@ class WeightedPlugins(Generic[F]):
             needs_one: whether at least one weight has to be above 0.
 
         Raises:
-            WeightError: a weight is negative, not finite or not a number, or none is above 0 and one has
-            to be. PluginError: a name is not known, is offered twice, or can't be imported.
+            WeightError: a weight is not a number from 0 to a million, or none is above 0 and one has to be.
+            PluginError: a name is not known, is offered twice, or can't be imported.
         """
         self._group = group
         self._given = dict(functions or {})
@@ -114,8 +114,8 @@ class WeightedPlugins(Generic[F]):
             raise PluginError(self._group, str(name), self.known, "is not known")
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise WeightError(self._group, name, weight, "has to be a number")
-        if not math.isfinite(weight) or weight < 0:
-            raise WeightError(self._group, name, weight, "has to be finite and at least 0")
+        if not 0 <= weight <= _WEIGHT_MAX:  # NaN fails this too
+            raise WeightError(self._group, name, weight, f"has to be from 0 to {_WEIGHT_MAX:.0f}")
 
     def _function(self, name: str) -> F:
         if name in self._given:

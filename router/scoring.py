@@ -25,6 +25,7 @@ into shares.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,9 @@ __all__ = [
 WILLINGNESS_MIN = 1e-3
 """Unwillingness makes free bytes smaller down to this part; to leave a broker out is not levelling's
 business."""
+
+
+_LEAST = sys.float_info.min
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +128,19 @@ def willingness(
             continue
         scores[name] = of_brokers
         for broker in asked:
-            by_broker[broker.broker_id] *= of_brokers[broker.broker_id] ** weight
+            by_broker[broker.broker_id] = _times(
+                by_broker[broker.broker_id], of_brokers[broker.broker_id], weight
+            )
             if not by_broker[broker.broker_id]:
                 reason = f"{name} scored 0" if broker.is_reachable else "unreachable"
                 vetoes.setdefault(broker.broker_id, reason)
     return Willingness(by_broker, scores, vetoes, put_aside)
+
+
+def _times(willing: float, score: float, weight: float) -> float:
+    """willing * score ** weight; 0 only where one of them is, not where it is too small for a number."""
+    product = float(willing * score**weight)
+    return max(product, _LEAST) if willing and score else product
 
 
 def capacity_as_seen(used_bytes: FloatArray, capacity_bytes: FloatArray, willing: FloatArray) -> FloatArray:

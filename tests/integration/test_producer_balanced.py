@@ -14,7 +14,8 @@ from kafka_connection.clients import confluent_consumer, open_admin
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError
 from kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
-from kafka_plugin.producer import BalancedProducer, connection_of
+from kafka_plugin.producer import BalancedProducer
+from kafka_plugin.producer_settings import connection_of
 from telemetry_collector.collector import Collector
 
 NUM_PARTITIONS = 6

@@ -12,7 +12,8 @@ from kafka.admin import NewTopic
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
 from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer, needs_latency
+from kafka_plugin.producer import BalancedProducer
+from kafka_plugin.producer_settings import needs_latency
 from router.config import RouterConfig
 from telemetry_collector.collector import Collector
 from telemetry_collector.snapshot import BrokerSnapshot

@@ -20,7 +20,7 @@ message = st.fixed_dictionaries(
         "partition": st.sampled_from([UNASSIGNED, 0, 3, None]),
         "callback": st.sampled_from([CALLBACK, None]),
         "headers": st.sampled_from([None, {}, {"a": b"b"}]),
-        "timestamp": st.sampled_from([0, 17]),
+        "timestamp": st.sampled_from([0, 17, None]),
         REFUSED: st.just("as of an earlier try"),
     },
 )
@@ -55,7 +55,8 @@ def test_turns_are_the_batch_in_its_order(
             is_free = wanted == UNASSIGNED and (spread_keys or not has_key)
             assert portion.destination.partition == (None if is_free else wanted)
             assert portion.destination.has_callbacks == (each.get("callback") is not None)
-            assert portion.destination.is_single == bool(each.get("headers") or each.get("timestamp"))
+            needs_produce = bool(each.get("headers")) or each.get("timestamp") is not None
+            assert portion.destination.is_single == needs_produce
             assert REFUSED not in each or len(each) == 1
     for one, other in pairwise(portions):
         same = one.destination == other.destination and not one.destination.is_single

@@ -7,6 +7,7 @@ it could have, so a broker that is only tight in one solution by accident is not
 from __future__ import annotations
 
 import itertools
+import logging
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+import router.min_max
 from router.min_max import FloatArray, MinMaxProblem, level, level_anywhere
 
 TOLERANCE = 2e-6
@@ -195,6 +197,58 @@ def test_more_sets_than_programs_can_bear_are_levelled_within_a_fifth_of_a_point
     cost = np.append(np.zeros(len(kept)), 1.0)
     lowest = _solve(cost, added[rows], -problem.base[rows], free_variables=1)[-1]
     assert line <= lowest + 0.002
+
+
+@pytest.mark.parametrize("num_solved", range(4))
+@pytest.mark.parametrize("seed", range(5))
+def test_where_the_solver_gives_up_what_it_has_found_is_held_and_that_is_said(
+    num_solved: int, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = np.random.default_rng(seed)
+    num_brokers, num_sets = 12, 20
+    sets = tuple(tuple(chance.choice(num_brokers, 2, replace=False).tolist()) for _ in range(num_sets))
+    gain = 3.0 / chance.choice([1.0, 2.0, 5.0], num_brokers)
+    problem = MinMaxProblem(chance.uniform(0.2, 0.8, num_brokers), gain, sets, np.ones(num_sets))
+    best = np.sort(problem.levels(level(problem)))[::-1]
+
+    calls = itertools.count()
+    solve = router.min_max._Programs.lowest_maximum
+    monkeypatch.setattr(
+        router.min_max._Programs,
+        "lowest_maximum",
+        lambda *given: solve(*given) if next(calls) < num_solved else None,
+    )
+    router.min_max._say_incomplete.cache_clear()
+    with caplog.at_level(logging.WARNING, "router.min_max"):
+        shares = level(problem)
+        level(problem)
+    assert_are_shares(shares)
+    levels = np.sort(problem.levels(shares))[::-1]
+    # Each program finds one level at least; of the rest, the highest is right, and none is far off.
+    assert levels[:num_solved] == pytest.approx(best[:num_solved], abs=1e-5)
+    assert levels[0] < best[0] + 0.005
+    assert levels == pytest.approx(best, abs=0.05 * gain.max())
+    (record,) = caplog.records  # said once, however often it is decided
+    assert "the solver gave up" in record.getMessage()
+
+
+def test_where_no_shares_near_the_smooth_ones_are_found_the_exact_ones_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sets = ((0, 1), (1, 2), (2, 3), (0, 3), (0, 2))
+    problem = MinMaxProblem(np.array([0.1, 0.5, 0.3, 0.2]), np.array([1.0, 0.5, 1.0, 0.2]), sets, np.ones(5))
+    best = problem.levels(level(problem))
+    monkeypatch.setattr(router.min_max._Programs, "nearest", lambda *_: None)
+    assert problem.levels(level(problem)) == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize("sets", [((0,), (1,), (2,)), ((0, 1), (1, 2), (0, 2)), ((0, 1), (0,), (2,))])
+@pytest.mark.parametrize("base", [(0.5, 0.5, 0.5), (0.5, 0.7, 0.5)])
+def test_a_load_that_is_lost_in_rounding_is_divided_all_the_same(
+    sets: tuple[tuple[int, ...], ...], base: tuple[float, ...]
+) -> None:
+    shares = level(MinMaxProblem(np.array(base), np.full(3, 1e-18), sets, np.ones(3)))
+    assert_are_shares(shares)
 
 
 def test_problems_that_make_no_sense_are_refused() -> None:

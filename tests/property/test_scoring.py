@@ -50,6 +50,11 @@ def test_lowering_one_score_never_raises_willingness(
     assert willing(lower) <= willing(given_opinions)
 
 
+def test_a_large_weight_is_no_veto() -> None:
+    assert 0.0 < willing([(0.9, 1e6), (0.5, 1e6)]) < 1e-300
+    assert willing([(0.0, 1.0), (0.5, 1e6)]) == 0.0
+
+
 @given(opinions)
 def test_without_weights_everyone_is_willing(given_opinions: list[tuple[float, float]]) -> None:
     assert willing([(score, 0.0) for score, _ in given_opinions]) == 1.0

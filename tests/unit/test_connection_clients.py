@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kafka.net.manager import KafkaConnectionManager
 
 from kafka_connection import BadConnectionFileError, BrokersUnreachableError, Connection, NoClusterError
 from kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
@@ -38,6 +39,19 @@ def test_an_address_without_a_broker_fails_before_the_deadline_and_leaves_no_thr
 
     assert time.monotonic() - started_s < 2
     assert str(caught.value).startswith(f"no Kafka broker answers at {address}: connection refused")
+    assert set(threading.enumerate()) == threads_before
+
+
+def test_an_admin_client_that_is_given_up_while_it_waits_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def give_up(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KafkaConnectionManager, "bootstrap", give_up)
+    threads_before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        open_admin(Connection(bootstrap_servers="127.0.0.1:1"), timeout_s=0.5)
     assert set(threading.enumerate()) == threads_before
 
 

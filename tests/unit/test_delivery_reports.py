@@ -73,6 +73,18 @@ def test_a_report_without_error_and_offset_becomes_an_error(routing: TopicRoutin
     assert "acknowledged without an offset, so partition 7 may not have it" in lost.str()
 
 
+def test_a_refusal_keeps_its_code_and_names_the_permission(routing: TopicRouting) -> None:
+    caller = Caller()
+    reporter = TopicReports(None, has_offsets=True).reporter(caller.told, _turn(routing, 1, 3))
+    _tell(reporter, Told(None), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    (error,) = caller.errors
+    assert error is not None
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert error.str() == (
+        "brokers don't allow this account to write to topic 'fresh': it needs WRITE on the topic"
+    )
+
+
 def test_an_error_that_nobody_wants_is_logged(routing: TopicRouting, caplog: Any) -> None:
     reports = TopicReports(None, has_offsets=True)
     turn = _turn(routing, 1, 3)

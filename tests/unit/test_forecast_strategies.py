@@ -131,3 +131,12 @@ def test_what_was_moved_away_but_not_deleted_yet_does_not_count() -> None:
     )
     used = {broker_id: broker.used_bytes for broker_id, broker in settled(before, after).brokers.items()}
     assert used == {1: 150, 2: 150}
+
+
+def test_where_no_broker_answers_there_is_still_a_forecast() -> None:
+    snapshot = make_snapshot([900, 0], 1000, topics={"t": [(1,)]})
+    gone = {
+        broker_id: dataclasses.replace(broker, unreachable_since_s=1.0)
+        for broker_id, broker in snapshot.brokers.items()
+    }
+    assert "more partitions" not in advice(dataclasses.replace(snapshot, brokers=gone), 200)

@@ -69,3 +69,39 @@ def test_a_connection_that_is_lost_while_a_topic_is_made_is_a_sentence(
             configs={},
             timeout_s=1,
         )
+
+
+class LeaderlessAdmin(SilentAdmin):
+    """An admin client of brokers that make topics, whose leaders then don't answer."""
+
+    deleted: list[str] = []  # noqa: RUF012
+
+    def create_topics(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"topics": [{"error_code": 0, "error_message": None, "topic_id": "i"}]}
+
+    def list_partition_offsets(self, *_: object) -> None:
+        raise KafkaConnectionError("nobody there")
+
+    def delete_topics(self, topics: list[str]) -> None:
+        self.deleted += topics
+
+
+def test_only_a_topic_that_was_made_here_is_deleted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "open_admin", lambda *_, **__: LeaderlessAdmin())
+    connection = Connection(bootstrap_servers="a:1")
+    with pytest.raises(TopicError) as caught:
+        topics.wait_for_leaders(connection, "theirs", 3, timeout_s=0.0)
+    assert str(caught.value) == (
+        "Topic 'theirs' isn't ready: not all of its 3 leaders answered within 0 s (KafkaConnectionError)."
+    )
+    with pytest.raises(TopicError, match=r"not all of its 1 leaders answered .*; it was deleted again"):
+        topics.create_topic(
+            connection,
+            "ours",
+            num_partitions=1,
+            replication=1,
+            assignments=None,
+            configs={},
+            timeout_s=0.0,
+        )
+    assert LeaderlessAdmin.deleted == ["ours"]

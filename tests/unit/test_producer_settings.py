@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError
-from kafka_plugin.producer import BalancedProducer, connection_of
+from kafka_plugin.producer import BalancedProducer
+from kafka_plugin.producer_settings import connection_of
 from telemetry_collector.collector import Collector
 
 SASL = {"sasl.mechanism": "scram-sha-256", "sasl.username": "me", "sasl.password": "hush"}
@@ -69,3 +71,26 @@ def test_not_hiding_them_is_no_error_and_a_logger_may_be_given() -> None:
             if told:
                 break
     assert "127.0.0.1:1" in told[0].getMessage()
+
+
+def test_a_slow_producer_learns_too_how_much_less_is_stored_than_sent() -> None:
+    settings: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "compression.type": "zstd"}
+    with BalancedProducer(settings, collector=Collector(connection_of(settings))) as producer:
+        for so_far in range(200_000, 1_200_000, 200_000):  # a statistics interval each
+            assert producer._routing.stored_ratio == 1.0
+            producer._learn_ratio({"tx_bytes": so_far // 2, "txmsg_bytes": so_far})
+        producer._learn_ratio({"tx_bytes": 600_000, "txmsg_bytes": 1_200_000})
+        assert producer._routing.stored_ratio == 0.5
+
+
+def test_a_record_of_a_batch_may_say_that_its_time_is_now() -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1"}
+    messages: list[dict[str, Any]] = [{"value": b"a"}, {"value": b"b", "timestamp": 0}, {"value": b"c"}]
+    with BalancedProducer(
+        settings,
+        collector=Collector(connection_of(settings)),
+        config=ProducerConfig(new_topic_timeout_s=0.01, first_snapshot_timeout_s=0.0),
+    ) as producer:
+        producer._find_partitions = lambda *_: 3  # type: ignore[method-assign]
+        assert producer.produce_batch("t", messages) == 3
+        producer.purge()

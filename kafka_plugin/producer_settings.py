@@ -1,0 +1,70 @@
+"""What the settings of a confluent-kafka producer say to those who measure beside it. Pure.
+
+Read next: producer.py, which takes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from kafka_connection import Connection
+from kafka_connection.connection import first_reason
+from kafka_plugin.config import ProducerConfig
+from kafka_plugin.errors import PluginConfigError
+from router.config import RouterConfig
+
+_DEFAULT_PORT = 9092  # RD_KAFKA_PORT
+_WAY_OUT = "pass connection= as well, which the collector then uses."
+_FIELDS = {
+    "bootstrap.servers": "bootstrap_servers",
+    "metadata.broker.list": "bootstrap_servers",
+    "security.protocol": "security_protocol",
+    "ssl.ca.location": "ssl_ca_path",
+    "ssl.certificate.location": "ssl_certificate_path",
+    "ssl.key.location": "ssl_key_path",
+    "ssl.key.password": "ssl_key_password",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_username",
+    "sasl.password": "sasl_password",
+}
+
+
+def needs_latency(config: ProducerConfig, router_config: RouterConfig) -> bool:
+    """Whether the client's statistics are wanted for what they say of brokers' latencies."""
+    if config.is_latency_measured is not None:
+        return config.is_latency_measured
+    return router_config.score_functions.get("latency", 0) > 0
+
+
+def connection_of(settings: Mapping[str, Any]) -> Connection:
+    """The cluster that settings of confluent-kafka describe, in any spelling that librdkafka takes.
+
+    Raises:
+        PluginConfigError: They say it in a way that the collector's client does not know.
+    """
+    fields = {field: settings[word] for word, field in _FIELDS.items() if word in settings}
+    known = {*_FIELDS, "ssl.endpoint.identification.algorithm"}
+    unknown = [word for word in settings if word.startswith(("ssl.", "sasl.")) and word not in known]
+    if unknown or "bootstrap_servers" not in fields:
+        reason = f"{', '.join(unknown)} can't be translated" if unknown else "bootstrap.servers is missing"
+        raise PluginConfigError(f"{reason}; {_WAY_OUT}")
+    addresses = fields["bootstrap_servers"].split(",")
+    fields["bootstrap_servers"] = ",".join(map(_address, filter(str.strip, addresses)))
+    for word in ("security_protocol", "sasl_mechanism"):
+        if word in fields:
+            fields[word] = fields[word].upper()
+    try:
+        return Connection.model_validate(fields)
+    except ValidationError as error:
+        raise PluginConfigError(f"{first_reason(error)}; {_WAY_OUT}") from error
+
+
+def _address(address: str) -> str:
+    """`PROTOCOL://host:port/path` as `host:port`; librdkafka holds the protocol to `security.protocol`."""
+    host = address.strip().rpartition("://")[2].partition("/")[0]
+    return host if re.search(r":\d+$", host) else f"{host}:{_DEFAULT_PORT}"

@@ -1,0 +1,89 @@
+"""What a producer says that may not write, and that its collector ends whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from kafka_connection import Connection
+from kafka_plugin import producer as producer_module
+from kafka_plugin.config import ProducerConfig
+from kafka_plugin.producer import BalancedProducer
+from telemetry_collector.collector import Collector
+
+ADDRESS = "127.0.0.1:1"
+REFUSED = KafkaException(
+    KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "Failed to acquire idempotence PID", fatal=True)
+)
+
+
+@pytest.fixture
+def producer() -> Iterator[BalancedProducer]:
+    collector = Collector(Connection(bootstrap_servers=ADDRESS))
+    config = ProducerConfig(new_topic_timeout_s=0.01)
+    made = BalancedProducer({"bootstrap.servers": ADDRESS}, collector=collector, config=config)
+    yield made
+    made._routing.close()
+
+
+def _raising(error: BaseException, cause: BaseException | None = None) -> Callable[..., Any]:
+    def call(*_: Any) -> Any:
+        raise error from cause
+
+    return call
+
+
+@pytest.mark.parametrize("method", ["flush", "close"])
+@pytest.mark.parametrize(
+    ("error", "cause"), [(REFUSED, None), (SystemError("returned a result with an exception set"), REFUSED)]
+)
+def test_an_account_that_may_write_nowhere_hears_what_it_needs(
+    producer: BalancedProducer,
+    method: str,
+    error: BaseException,
+    cause: BaseException | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_module, f"_{method}", _raising(error, cause))
+    with pytest.raises(KafkaException, match="it needs WRITE on a topic") as caught:
+        getattr(producer, method)()
+    assert caught.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    assert caught.value.args[0].fatal()
+
+
+@pytest.mark.parametrize("error", [KafkaException("mine"), KafkaException(), SystemError("mine")])
+def test_what_a_callback_raises_is_passed_on_as_it_is(
+    producer: BalancedProducer, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "_flush", _raising(error))
+    with pytest.raises(type(error)) as caught:
+        producer.flush()
+    assert caught.value is error
+
+
+def test_a_topic_that_may_not_be_written_is_refused_with_the_permission(
+    producer: BalancedProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused:
+        error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        partitions: dict[int, object] = {}  # noqa: RUF012
+
+    class Found:
+        topics = {"secret": Refused}  # noqa: RUF012
+
+    monkeypatch.setattr(BalancedProducer, "list_topics", lambda *_, **__: Found)
+    with pytest.raises(KafkaException, match="to topic 'secret': it needs WRITE on the topic"):
+        producer.produce("secret", b"x")
+
+
+def test_the_collector_ends_though_the_client_does_not_end_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+    monkeypatch.setattr(Collector, "close", lambda self: ended.append(self))
+    producer = BalancedProducer({"bootstrap.servers": ADDRESS})
+    monkeypatch.setattr(producer_module, "_close", _raising(ZeroDivisionError("in a callback")))
+    with pytest.raises(ZeroDivisionError):
+        producer.close()
+    assert len(ended) == 1
