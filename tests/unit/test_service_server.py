@@ -290,6 +290,8 @@ def test_weights_are_changed_with_the_token_and_told_to_all() -> None:
     [
         ('{"goals": {"disk_usage": -1}}', "goals.disk_usage: Input should be greater than or equal to 0"),
         ('{"brokers": {"1": 1.5}}', "less than or equal to 1"),
+        ('{"brokers": {"2147483648": 0.5}}', "less than 2147483648"),
+        ('{"brokers": {"-1": 0.5}}', "greater than or equal to 0"),
         ('{"brokers": {"1": NaN}}', "finite"),
         ('{"more": 1}', "more: Extra inputs are not permitted"),
         ("[" * 5000, "Invalid JSON"),
