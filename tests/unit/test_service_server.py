@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -351,6 +352,35 @@ def test_weights_are_kept_in_a_file_and_follow_it_when_it_is_edited(tmp_path: Pa
                 await asyncio.sleep(0.01)
             assert served.service.weights == Weights(brokers={1: 0.25})
             assert [child.name for child in tmp_path.iterdir()] == ["weights.json"]
+
+    _run(test)
+
+
+def test_weights_that_were_set_while_the_file_was_looked_at_stay_in_force(tmp_path: Path) -> None:
+    looking, may_go_on = threading.Semaphore(0), threading.Semaphore(1)
+
+    class SlowFile(WeightsFile):
+        def latest(self) -> Weights | None:
+            found = super().latest()
+            looking.release()
+            assert may_go_on.acquire(timeout=10)
+            return found
+
+    async def test() -> None:
+        weights_file = SlowFile(tmp_path / "weights.json")
+        with Collector(CONNECTION, SELDOM, [], sources=_cluster().sources()) as collector:
+            service = CollectorService(collector, CONFIG, weights_file=weights_file)
+            looking.acquire()
+            house = asyncio.create_task(service.keep_house())
+            await asyncio.to_thread(looking.acquire)
+            setting = asyncio.create_task(service.set_weights(Weights(brokers={1: 0.5})))
+            await asyncio.wait([setting], timeout=0.1)
+            may_go_on.release()
+            await setting
+            await asyncio.to_thread(looking.acquire)
+            assert service.weights == Weights(brokers={1: 0.5})
+            may_go_on.release()
+            house.cancel()
 
     _run(test)
 
