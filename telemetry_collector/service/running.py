@@ -1,8 +1,10 @@
 """Run a collector service until somebody stops it.
 
-    asyncio.run(serve(connection, ServiceConfig(), host="127.0.0.1", port=9405, on_ready=print))
+    asyncio.run(serve(connection, config, host="127.0.0.1", port=9405, explain=explain, on_ready=print))
 
-It opens its port first and measures then, so that `/readyz` can say what keeps it from being ready.
+It opens its port first and measures then, so that `/readyz` can say what keeps it from being ready. When it
+is stopped, everything ends at once and for less than a second, whoever doesn't answer then: clients, brokers,
+or where metrics are pushed to (tests/unit/test_service_stops.py).
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -33,7 +36,7 @@ __all__ = ["serve"]
 
 _log = logging.getLogger(__name__)
 
-# Stopping takes a second at most; what isn't done by then is left to the end of the process.
+# What isn't done by then is left to the end of the process.
 _REQUESTS_END_S = 0.3
 _REST_ENDS_S = 0.5
 _KEEPALIVE_S = 75.0  # longer than clients wait from one question to the next
@@ -73,17 +76,18 @@ async def serve(
         ModuleNotFoundError: pushing needs a package that is not installed.
     """
     stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, _stop, stopped, each)
+    page = LivePage(explain)
+    collector = Collector(connection, collector_config, topics, publish=page.remember)
+    weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
+    service = CollectorService(collector, config, weights_file=weights_file)
+    ends = [partial(_within, _REST_ENDS_S, collector.close)]
     async with contextlib.AsyncExitStack() as stack:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, _stop, stopped, each)
-        page = LivePage(explain)
-        collector = Collector(connection, collector_config, topics, publish=page.remember)
-        stack.push_async_callback(_within, _REST_ENDS_S, collector.close)
-        weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
-        service = CollectorService(collector, config, weights_file=weights_file)
+        stack.push_async_callback(_all_at_once, ends)
         if otlp_endpoint is not None:
             export = OtlpExport(collector, _otlp_reader(otlp_endpoint), service_instruments(service))
-            stack.push_async_callback(_within, _REST_ENDS_S, export.close)
+            ends.append(partial(_within, _REST_ENDS_S, export.close))
         runner = web.AppRunner(
             make_app(service, page.routes),
             access_log=None,
@@ -92,7 +96,7 @@ async def serve(
             max_line_size=_LINE_MAX_BYTES,
         )
         await runner.setup()
-        stack.push_async_callback(runner.cleanup)
+        ends.append(partial(runner.cleanup))
         await web.TCPSite(runner, host, port).start()
         collector.start()
         house = asyncio.create_task(service.keep_house())
@@ -111,6 +115,10 @@ def _end_with(stopped: asyncio.Future[signal.Signals], task: asyncio.Task[None])
     """A service that can't keep house any more doesn't go on half."""
     if not task.cancelled() and (error := task.exception()) is not None and not stopped.done():
         stopped.set_exception(error)
+
+
+async def _all_at_once(ends: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    await asyncio.gather(*(end() for end in ends))
 
 
 def _url(host: str, port: int) -> str:
