@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from kafka_connection import Connection
-from telemetry_collector import CollectorConfig
+from telemetry_collector import ClusterSnapshot, CollectorConfig
 from telemetry_collector.collector import Collector
 from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.answers import Answers
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.server import SERVICE, make_app
@@ -144,6 +148,27 @@ def test_a_snapshot_is_encoded_once_for_all_who_ask_for_the_same() -> None:
             queries = ["?topics=views,clicks", "?topics=clicks,views"] * 10
             await asyncio.gather(*map(served.snapshot, queries))
             assert served.service.answers.num_encoded == before
+
+    _run(test)
+
+
+def test_nothing_is_kept_of_an_older_snapshot_though_nobody_asks_for_the_same_again() -> None:
+    class Watched(ClusterSnapshot):  # the class itself has slots, and none for weak references
+        pass
+
+    def made() -> ClusterSnapshot:
+        snapshot = make_snapshot([1])
+        return Watched(**{field.name: getattr(snapshot, field.name) for field in fields(snapshot)})
+
+    async def test() -> None:
+        answers = Answers(max_sets=64)
+        older = made()
+        is_kept = weakref.ref(older)
+        await answers.encoded(older, frozenset({"clicks"}))
+        del older
+        await answers.encoded(made(), frozenset({"views"}))
+        gc.collect()
+        assert is_kept() is None
 
     _run(test)
 
