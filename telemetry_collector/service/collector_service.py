@@ -83,9 +83,14 @@ class CollectorService:
         self._last_ended_at_s = 0.0
 
     async def keep_house(self) -> None:
-        """Forget what has ended and look at the file of weights, until cancelled."""
+        """Forget what has ended and look at the file of weights, until cancelled.
+
+        Raises:
+            CollectorClosedError: nothing will ever be measured again.
+        """
         while True:
             await asyncio.sleep(self.config.weights_poll_s)
+            self.collector.check_runs()
             now_s = self._clock()
             self._reports.expire(now_s)
             self._clients.expire(now_s)

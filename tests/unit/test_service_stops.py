@@ -16,9 +16,13 @@ import pytest
 
 from evenload.local_cluster.settings import free_ports
 from kafka_connection import Connection
+from telemetry_collector import CollectorClosedError
+from telemetry_collector.collector import Collector
+from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.overview import Explanation
 from telemetry_collector.service.running import serve
+from telemetry_collector.testing import FakeCluster, make_snapshot
 
 # It takes half of that by itself; a push that is waited for takes ten seconds.
 SOON_S = 1.0
@@ -34,6 +38,21 @@ def silent_address() -> Iterator[str]:
 @pytest.fixture(params=["refused", "silent"])
 def dead_address(request: pytest.FixtureRequest, silent_address: str) -> str:
     return silent_address if request.param == "silent" else f"127.0.0.1:{free_ports(1)[0]}"
+
+
+def test_a_service_whose_collector_has_failed_ends_with_the_reason() -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def run() -> None:
+        cluster = FakeCluster(make_snapshot([100]))
+        connection = Connection(bootstrap_servers="127.0.0.1:1")
+        with Collector(connection, sources=cluster.sources(), publish=broken) as collector:
+            service = CollectorService(collector, ServiceConfig(weights_poll_s=0.01))
+            await asyncio.wait_for(service.keep_house(), 5)
+
+    with pytest.raises(CollectorClosedError, match="it failed .*a bug"):
+        asyncio.run(run())
 
 
 def test_nobody_who_does_not_answer_keeps_it_from_stopping(dead_address: str, silent_address: str) -> None:
