@@ -300,6 +300,23 @@ def test_a_refusal_of_what_is_told_is_counted_and_shown(make: MakeRemote) -> Non
         assert "more than 1152921504606846976 bytes" in collector.statistics.failures[question]
 
 
+def test_a_fault_in_telling_is_counted_and_asking_goes_on(
+    service: FakeService, make: MakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(service_requests.ServiceRequests, "report", broken)
+    with make() as collector:
+        collector.snapshot()
+        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        collector.report([RouteReport(producer="p", topic="t", shares={0: 1.0})])
+        _wait_for(lambda: collector.statistics.num_faults["collector_service"] == 1)
+        assert collector.statistics.failures["collector_service: reports"] == "ZeroDivisionError('a bug')"
+        service.cluster.snapshot = make_snapshot([7, 0], topics={"t": [(1,)]})  # type: ignore[union-attr]
+        _wait_for(lambda: _used_bytes(collector) == 7)
+
+
 def test_telling_waits_for_nobody_while_the_service_is_silent(service: FakeService, make: MakeRemote) -> None:
     num_told = 1000
     with make() as collector:
