@@ -51,7 +51,7 @@ def test_a_service_whose_collector_has_failed_ends_with_the_reason() -> None:
             service = CollectorService(collector, ServiceConfig(weights_poll_s=0.01))
             await asyncio.wait_for(service.keep_house(), 5)
 
-    with pytest.raises(CollectorClosedError, match="it failed .*a bug"):
+    with pytest.raises(CollectorClosedError, match=r"it failed .*a bug"):
         asyncio.run(run())
 
 
