@@ -209,6 +209,7 @@ class Measuring:
         match observation:
             case ClusterLayout():
                 self._hear_layout(observation, asked_at_s)
+                warnings = observation.warnings
             case BrokerStorage():
                 assert talk.broker_id is not None
                 latency_s = self._clock() - asked_at_s

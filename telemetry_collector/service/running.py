@@ -79,7 +79,7 @@ async def serve(
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, _stop, stopped, each)
     page = LivePage(explain)
-    collector = Collector(connection, collector_config, topics, publish=page.remember)
+    collector = Collector(connection, collector_config, topics, publish=page.remember, is_for_many=True)
     weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
     service = CollectorService(collector, config, weights_file=weights_file)
     ends = [partial(_within, _REST_ENDS_S, collector.close)]

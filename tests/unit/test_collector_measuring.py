@@ -626,14 +626,22 @@ def test_an_odd_answer_is_used_and_what_is_odd_is_said_until_it_is_not() -> None
             assert question.broker_id is not None
             return replace(await super().answer(question), warnings=odd.get(question.broker_id, ()))
 
-    layout, _ = cluster.sources()
+    class Partial(FakeSource):
+        async def answer(self, question: Question) -> Observation:
+            return replace(await super().answer(question), warnings=tuple(unknown))
+
+    unknown = ["a topic is secret"]
 
     async def scenario(watched: _Watched) -> None:
         await _for(1.0)
-        assert watched.counter.read().warnings == {"log_dirs of broker 1": "it holds too much"}
+        assert watched.counter.read().warnings == {
+            "cluster_metadata": "a topic is secret",
+            "log_dirs of broker 1": "it holds too much",
+        }
         assert watched.reachable() == {1, 2, 3}
         odd.clear()
+        unknown.clear()
         await _for(6.0)
         assert watched.counter.read().warnings == {}
 
-    _measure([layout, Odd(cluster, is_per_broker=True)], scenario)
+    _measure([Partial(cluster, is_per_broker=False), Odd(cluster, is_per_broker=True)], scenario)

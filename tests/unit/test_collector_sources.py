@@ -469,6 +469,23 @@ def test_a_topic_that_may_not_be_described_is_named_with_the_permission() -> Non
         asyncio.run(source.answer(_question(None, topics=frozenset({"secret"}))))
 
 
+def test_where_many_name_topics_one_that_may_not_be_described_keeps_nobody_from_the_others() -> None:
+    topics = [
+        _metadata_topic("t", [(1, [1])]),
+        _metadata_topic("secret", [], error=TOPIC_AUTHORIZATION_FAILED),
+    ]
+    requests = _Requests(lambda *_: _metadata(topics))
+    source = ClusterMetadataSource(
+        requests,  # type: ignore[arg-type]
+        hedge_delay_s=0.01,
+        rng=random.Random(0),
+        is_for_many=True,
+    )
+    layout = asyncio.run(source.answer(_question(None, topics=frozenset({"t", "secret"}))))
+    assert set(layout.topics or {}) == {"t"}
+    assert layout.warnings == ("topic 'secret' may not be described; it needs DESCRIBE on the topic",)
+
+
 def test_a_broker_that_is_still_starting_gives_no_layout() -> None:
     source, _ = _metadata_source(lambda *_: MetadataResponse(brokers=[], cluster_id="c", topics=[]))
     with pytest.raises(BadAnswerError, match="is it still starting"):
