@@ -1,4 +1,4 @@
-"""The thread of one's own collector: its sources and its failures. What holds for any: test_any_collector.py."""
+"""The thread of one's own collector: sources and failures. What holds for any is in test_any_collector.py."""
 
 from __future__ import annotations
 
