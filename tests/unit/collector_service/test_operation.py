@@ -20,10 +20,6 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 NewCluster = Callable[[], FakeCluster]
 
 
-def _intent(load: str, size_bytes: int = 10, lifetime_s: float = 60.0) -> Intent:
-    return Intent(load=load, topic="t", bytes_by_broker={1: size_bytes}, lifetime_s=lifetime_s)
-
-
 def test_it_is_ready_when_there_is_a_fresh_snapshot_and_says_why_it_is_not(
     serving: Serving, run: Run, new_cluster: NewCluster
 ) -> None:
@@ -59,7 +55,8 @@ def test_metrics_show_the_brokers_and_the_service(serving: Serving, run: Run) ->
             for client in ("a", "b", "a"):
                 await served.snapshot(**{CLIENT_HEADER: client})
             await served.client.get("/no/such/page", headers={CLIENT_HEADER: "a"})
-            await served.client.put("/v1/intents", data=_intent("l", 10).model_dump_json())
+            intent = Intent(load="l", topic="t", bytes_by_broker={1: 10})
+            await served.client.put("/v1/intents", data=intent.model_dump_json())
             metrics = await served.metrics()
             assert metrics["evenload_broker_used_bytes", (("broker_id", "2"),)] == 200
             requests = "evenload_service_requests_total"

@@ -11,7 +11,6 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from kafka_connection import Connection
 from telemetry_collector import ClusterSnapshot, CollectorConfig
@@ -25,17 +24,12 @@ from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
 SELDOM = CollectorConfig(interval_s=600.0, full_interval_s=600.0, age_max_s=1000.0, deadline_s=0.2)
-CONFIG = ServiceConfig(token=SecretStr("secret"), measure_wait_s=0.5, weights_poll_s=0.05)
 
 # What conftest.py makes.
 Serving = Callable[..., Any]
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 NewCluster = Callable[[], FakeCluster]
 Clock = Any
-
-
-def _intent(load: str, size_bytes: int = 10, lifetime_s: float = 60.0) -> Intent:
-    return Intent(load=load, topic="t", bytes_by_broker={1: size_bytes}, lifetime_s=lifetime_s)
 
 
 def test_totals_of_brokers_need_no_topic_and_topics_come_when_they_are_named(
@@ -65,7 +59,8 @@ def test_what_has_not_changed_is_not_sent_again_and_what_was_said_since_is(
             again = await served.client.get("/v1/snapshot", headers={"If-None-Match": tag})
             assert again.status == 304
             assert await again.read() == b""
-            await served.client.put("/v1/intents", data=_intent("l").model_dump_json())
+            intent = Intent(load="l", topic="t", bytes_by_broker={1: 10})
+            await served.client.put("/v1/intents", data=intent.model_dump_json())
             changed = await served.client.get("/v1/snapshot", headers={"If-None-Match": tag})
             assert changed.status == 200
             served.cluster.snapshot = make_snapshot([101, 200, 300])
@@ -141,7 +136,7 @@ def test_many_who_want_it_measured_anew_share_measurements(run: Run, new_cluster
         layout, log_dirs = cluster.sources()
         with Collector(CONNECTION, SELDOM, [], sources=[layout, log_dirs]) as collector:
             await asyncio.to_thread(collector.snapshot)
-            service = CollectorService(collector, CONFIG)
+            service = CollectorService(collector)
             assert isinstance(log_dirs, FakeSource)
             before = len(log_dirs.questions)
             await asyncio.gather(*(service.measure() for _ in range(100)))
