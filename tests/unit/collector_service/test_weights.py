@@ -98,6 +98,11 @@ def test_a_service_without_a_token_lets_nobody_change_weights(serving: Serving, 
     run(test)
 
 
+def test_an_empty_token_that_everybody_would_know_is_refused() -> None:
+    with pytest.raises(ValueError, match="token"):
+        ServiceConfig(token=SecretStr(""))
+
+
 def test_weights_are_kept_in_a_file_and_follow_it_when_it_is_edited(
     tmp_path: Path, serving: Serving, run: Run
 ) -> None:
