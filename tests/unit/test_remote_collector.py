@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import aiohttp
 import pytest
 
 from kafka_connection import Connection
@@ -139,6 +141,19 @@ def test_a_service_that_is_not_there_from_the_start_costs_a_moment(own: FakeClus
         collector.watch(["u"])
         own.snapshot = make_snapshot([1], topics={"u": [(1,)]})
         assert set(collector.snapshot(max_age_s=0.0).topics) == {"u"}
+
+
+def test_a_service_whose_name_is_not_known_is_said_to_be_so(
+    own: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", unknown)
+    connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url="http://nowhere.invalid:1")
+    with RemoteCollector(connection, CONFIG, ["t"], make_sources=own.sources) as collector:
+        collector.snapshot()
+        assert _failure(collector) == "its host name can't be looked up: Name or service not known"
 
 
 def test_a_service_that_is_restarted_is_used_again(service: FakeService, make: MakeRemote) -> None:
