@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from telemetry_collector.reports import Intent
+from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.server import SERVICE
 from telemetry_collector.service.wire import CLIENT_HEADER
@@ -65,6 +65,24 @@ def test_metrics_show_the_brokers_and_the_service(serving: Serving, run: Run) ->
             assert metrics["evenload_service_clients", ()] == 3  # with whoever asks for metrics
             assert metrics["evenload_service_loads", ()] == 1
             assert metrics["evenload_broker_announced_bytes", (("broker_id", "1"),)] == 10
+
+    run(test)
+
+
+def test_no_load_and_no_producer_makes_labels_of_its_own(serving: Serving, run: Run) -> None:
+    intent = Intent(load="l", topic="t", bytes_by_broker={1: 10, 77: 10})
+    report = RouteReport(producer="p", topic="t", shares={0: 1.0}, put_aside={10_000 * "x": "it raised"})
+
+    async def test() -> None:
+        async with serving() as served:
+            assert served.service.announce(intent, 1)
+            assert served.service.report([report], 1)
+            labels = [
+                labels
+                for name, labels in await served.metrics()
+                if name in ("evenload_broker_announced_bytes", "evenload_function_put_aside_routes")
+            ]
+            assert labels == [(("broker_id", "1"),), (("function", 100 * "x"),)]
 
     run(test)
 
