@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from telemetry_collector.export.instruments import Instrument, Point, Reading
 from telemetry_collector.service.collector_service import CollectorService
 
-__all__ = ["MAX_FUNCTIONS", "service_instruments"]
+__all__ = ["service_instruments"]
 
-MAX_FUNCTIONS = 50
+_MAX_FUNCTIONS = 50
 _NAME_MAX_CHARS = 100
 
 
@@ -102,7 +102,7 @@ def _announced(service: CollectorService) -> Iterable[tuple[tuple[str, ...], flo
 
 def _put_aside(service: CollectorService) -> Iterable[tuple[tuple[str, ...], float]]:
     routes = Counter(name[:_NAME_MAX_CHARS] for report in service.reports for name in report.put_aside)
-    return (((name,), count) for name, count in routes.most_common(MAX_FUNCTIONS))
+    return (((name,), count) for name, count in routes.most_common(_MAX_FUNCTIONS))
 
 
 def _single(value: Callable[[], float]) -> Callable[[Reading], Iterable[Point]]:
