@@ -19,6 +19,7 @@ from aiohttp import web
 
 from telemetry_collector.observation import Assembled
 from telemetry_collector.service.collector_service import CollectorService
+from telemetry_collector.service.daemon_thread import in_daemon_thread
 from telemetry_collector.service.history import History
 from telemetry_collector.service.overview import Explanation, make_overview
 from telemetry_collector.service.overview_model import Overview
@@ -91,7 +92,7 @@ class LivePage:
             explain=partial(self._explain, weights=weights),
             now_s=now_s,
         )
-        return await asyncio.to_thread(_encode, make)
+        return await in_daemon_thread(partial(_encode, make), name="evenload-overview")
 
 
 def _encode(make: Callable[[], Overview]) -> bytes:

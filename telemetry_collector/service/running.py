@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import threading
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -27,6 +26,7 @@ from telemetry_collector.config import CollectorConfig
 from telemetry_collector.export.otlp import OtlpExport
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
+from telemetry_collector.service.daemon_thread import in_daemon_thread
 from telemetry_collector.service.instruments import service_instruments
 from telemetry_collector.service.live_page import ExplainWith, LivePage
 from telemetry_collector.service.server import make_app
@@ -133,20 +133,10 @@ def _otlp_reader(endpoint: str) -> PeriodicExportingMetricReader:
 
 async def _within(timeout_s: float, close: Callable[[], None]) -> None:
     """Call what may wait for somebody who doesn't answer; not for longer than so many seconds."""
-    closed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def run() -> None:
-        try:
-            close()
-        finally:
-            with contextlib.suppress(RuntimeError):  # it took so long that the loop has ended
-                loop.call_soon_threadsafe(closed.set)
-
-    # Not the loop's own pool of threads, which is waited for when the loop ends.
-    threading.Thread(target=run, name="evenload-closing", daemon=True).start()
     try:
         async with asyncio.timeout(timeout_s):
-            await closed.wait()
+            await in_daemon_thread(close, name="evenload-closing")
     except TimeoutError:
         _log.warning("closing takes longer than %g s; the process ends without it", timeout_s)
+    except Exception:  # noqa: BLE001 - it is given up anyway
+        _log.exception("closing failed; the process ends without it")

@@ -10,19 +10,22 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import aiohttp
 import pytest
 
 from evenload.local_cluster.settings import free_ports
 from kafka_connection import Connection
-from telemetry_collector import CollectorClosedError
+from telemetry_collector import ClusterSnapshot, CollectorClosedError
 from telemetry_collector.collector import Collector
+from telemetry_collector.service import running
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.overview import Explanation
 from telemetry_collector.service.running import serve
 from telemetry_collector.testing import FakeCluster, make_snapshot
+from telemetry_collector.weights import Weights
 
 # It takes half of that by itself; a push that is waited for takes ten seconds.
 SOON_S = 1.0
@@ -53,6 +56,48 @@ def test_a_service_whose_collector_has_failed_ends_with_the_reason() -> None:
 
     with pytest.raises(CollectorClosedError, match=r"it failed .*a bug"):
         asyncio.run(run())
+
+
+def test_a_score_function_that_hangs_while_somebody_looks_does_not_keep_it_from_stopping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sources = FakeCluster(make_snapshot([100])).sources()
+    monkeypatch.setattr(running, "Collector", partial(Collector, sources=sources))
+    is_asked, is_over = threading.Event(), threading.Event()
+    stopped_at_s = 0.0
+
+    def explain(snapshot: ClusterSnapshot, weights: Weights) -> Explanation:  # noqa: ARG001 - as it is asked
+        is_asked.set()
+        is_over.wait(5)
+        return Explanation()
+
+    async def look(url: str) -> None:
+        nonlocal stopped_at_s
+        async with aiohttp.ClientSession() as client:
+            while (await client.get(f"{url}/readyz")).status != 200:
+                await asyncio.sleep(0.01)
+            looking = asyncio.create_task(client.get(f"{url}/v1/overview"))
+            await asyncio.to_thread(is_asked.wait, 5)
+            stopped_at_s = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+            with contextlib.suppress(aiohttp.ClientError):
+                await looking
+
+    async def run() -> None:
+        clients = []
+        await serve(
+            Connection(bootstrap_servers="127.0.0.1:1"),
+            ServiceConfig(),
+            host="127.0.0.1",
+            port=0,
+            explain=explain,
+            on_ready=lambda url: clients.append(asyncio.create_task(look(url))),
+        )
+        await asyncio.gather(*clients)
+
+    asyncio.run(run())
+    assert time.monotonic() - stopped_at_s < SOON_S
+    is_over.set()
 
 
 def test_nobody_who_does_not_answer_keeps_it_from_stopping(dead_address: str, silent_address: str) -> None:
