@@ -42,6 +42,8 @@ _REST_ENDS_S = 0.5
 _KEEPALIVE_S = 75.0  # longer than clients wait from one question to the next
 _LINE_MAX_BYTES = 64 << 10  # a list of topics
 
+_End = Callable[[], Coroutine[Any, Any, None]]
+
 
 async def serve(
     connection: Connection,
@@ -82,7 +84,7 @@ async def serve(
     collector = Collector(connection, collector_config, topics, publish=page.remember, is_for_many=True)
     weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
     service = CollectorService(collector, config, weights_file=weights_file)
-    ends = [partial(_within, _REST_ENDS_S, collector.close)]
+    ends: list[_End] = [partial(_within, _REST_ENDS_S, collector.close)]
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(_all_at_once, ends)
         if otlp_endpoint is not None:
@@ -96,7 +98,7 @@ async def serve(
             max_line_size=_LINE_MAX_BYTES,
         )
         await runner.setup()
-        ends.append(partial(runner.cleanup))
+        ends.append(runner.cleanup)
         await web.TCPSite(runner, host, port).start()
         collector.start()
         house = asyncio.create_task(service.keep_house())
@@ -117,7 +119,7 @@ def _end_with(stopped: asyncio.Future[signal.Signals], task: asyncio.Task[None])
         stopped.set_exception(error)
 
 
-async def _all_at_once(ends: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+async def _all_at_once(ends: Sequence[_End]) -> None:
     await asyncio.gather(*(end() for end in ends))
 
 
