@@ -47,6 +47,8 @@ class Collector(SnapshotThread):
         more_sources: whom to ask for metrics, beside the exporters that `config` names, which count first;
             closed with the collector.
         publish: told of each snapshot too, in the collector's thread.
+        is_for_many: whether topics are named by others: one that may not be described is then left out and
+            said in a warning, where it would else be the reason why nothing is measured.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Collector(SnapshotThread):
         sources: Sequence[Source] | None = None,
         more_sources: Sequence[Source] = (),
         publish: Callable[[Assembled], None] | None = None,
+        is_for_many: bool = False,
     ) -> None:
         super().__init__(connection, config, thread_name="evenload-collector")
         self._topics = None if topics is None else frozenset(topics)
         self._given_sources = sources
         self._more_sources = more_sources
         self._publish_too = publish
+        self._is_for_many = is_for_many
         self._weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
         if sources is not None:
             names = [source.name for source in sources]
@@ -134,7 +138,16 @@ class Collector(SnapshotThread):
                 requests = KafkaRequests(self._connection)
                 stack.push_async_callback(requests.close)
                 sources = [
-                    *_kafka_sources(requests, self._connection, self._config, rng),
+                    ClusterMetadataSource(
+                        requests,
+                        hedge_delay_s=self._config.hedge_delay_s,
+                        rng=rng,
+                        is_for_many=self._is_for_many,
+                    ),
+                    LogDirsSource(
+                        requests, capacity_bytes_by_broker=self._connection.capacity_bytes_by_broker
+                    ),
+                    TopicLimitsSource(requests, rng=rng),
                     *_exporter_sources(self._config),
                 ]
             sources = [*sources, *self._more_sources]
@@ -179,16 +192,6 @@ def sample_once(
 
 _KAFKA_SOURCE_NAMES = (ClusterMetadataSource.name, LogDirsSource.name, TopicLimitsSource.name)
 _SCRAPE_NAME = "prometheus_scrape"
-
-
-def _kafka_sources(
-    requests: KafkaRequests, connection: Connection, config: CollectorConfig, rng: random.Random
-) -> Sequence[Source]:
-    return (
-        ClusterMetadataSource(requests, hedge_delay_s=config.hedge_delay_s, rng=rng),
-        LogDirsSource(requests, capacity_bytes_by_broker=connection.capacity_bytes_by_broker),
-        TopicLimitsSource(requests, rng=rng),
-    )
 
 
 def _exporter_sources(config: CollectorConfig) -> Sequence[Source]:

@@ -47,7 +47,7 @@ class NoFreshSnapshotError(CollectorError):
     retriable: ClassVar[bool] = True
 
     def __init__(self, bootstrap_servers: str, timeout_s: float, reasons: Mapping[str, str]) -> None:
-        super().__init__(bootstrap_servers, timeout_s, reasons)
+        super().__init__(bootstrap_servers, timeout_s, dict(reasons))  # a view of them wouldn't pickle
         self.bootstrap_servers = bootstrap_servers
         self.timeout_s = timeout_s
         self.reasons = dict(reasons)

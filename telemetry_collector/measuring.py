@@ -13,7 +13,7 @@ answer; the slowest of them is waited for no longer than `straggler_wait_s`, the
 What comes from sources that aren't essential has ticks of its own, is not waited for, and is in the next
 snapshot.
 
-Invariants, checked in tests/unit/test_collector_measuring.py:
+Invariants, checked in tests/unit/collector/test_measuring*.py:
 1. A question is given up after `deadline_s` (about all partitions' layout: `full_deadline_s`; about what
    isn't essential: `metrics_deadline_s`), whatever the source does.
 2. No conversation has more than one question outstanding.
@@ -209,6 +209,7 @@ class Measuring:
         match observation:
             case ClusterLayout():
                 self._hear_layout(observation, asked_at_s)
+                warnings = observation.warnings
             case BrokerStorage():
                 assert talk.broker_id is not None
                 latency_s = self._clock() - asked_at_s

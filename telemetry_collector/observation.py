@@ -46,11 +46,13 @@ class ClusterLayout:
         cluster_id: Kafka's id of the cluster.
         racks: the rack (or None) of each broker that the cluster counts as alive.
         topics: the layout of each topic asked for that exists; None when no topic was asked for.
+        warnings: sentences about what isn't known.
     """
 
     cluster_id: str
     racks: Mapping[int, str | None]
     topics: Mapping[str, Mapping[int, PartitionSnapshot]] | None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,14 +121,14 @@ class SnapshotThread(ABC):
             max_age_s = self._config.age_max_s
         needed_at_s = time.monotonic() - max_age_s
         with self._news:
-            self._check_runs()
+            self.check_runs()
             if (assembled := self._newer_than(needed_at_s)) is not None:
                 return assembled.snapshot
         self.refresh()
         gives_up_at_s = time.monotonic() + timeout_s
         with self._news:
             while (assembled := self._newer_than(needed_at_s)) is None:
-                self._check_runs()
+                self.check_runs()
                 if not self._news.wait(gives_up_at_s - time.monotonic()):
                     raise NoFreshSnapshotError(
                         self._connection.bootstrap_servers, timeout_s, self.statistics.failures
@@ -141,13 +141,21 @@ class SnapshotThread(ABC):
             return None
         return assembled
 
-    def _check_runs(self) -> None:
-        if self._failure is not None:
-            raise CollectorClosedError(f"it failed ({self._failure!r}); make another one") from self._failure
-        if self._is_closed:
-            raise CollectorClosedError("it has been closed; make another one")
-        if self._thread is None:
-            raise CollectorClosedError("it hasn't been started; call start()")
+    def check_runs(self) -> None:
+        """Nothing, while it measures.
+
+        Raises:
+            CollectorClosedError: it hasn't been started, has been closed, or has failed.
+        """
+        with self._news:
+            if self._failure is not None:
+                raise CollectorClosedError(
+                    f"it failed ({self._failure!r}); make another one"
+                ) from self._failure
+            if self._is_closed:
+                raise CollectorClosedError("it has been closed; make another one")
+            if self._thread is None:
+                raise CollectorClosedError("it hasn't been started; call start()")
 
     def _in_loop(self, act: Callable[[], None]) -> None:
         with self._news:

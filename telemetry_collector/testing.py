@@ -6,8 +6,9 @@ Shipped with the package so that a plugin's author tests a goal or a score funct
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.errors import BrokerUnreachableError, CollectorClosedError
@@ -15,7 +16,7 @@ from telemetry_collector.observation import BrokerStorage, ClusterLayout
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
 from telemetry_collector.sources.source import Observation, Question
 
-__all__ = ["FakeCluster", "FakeMetricsSource", "FakeSource", "make_snapshot"]
+__all__ = ["FakeCluster", "FakeMetricsSource", "FakeRequests", "FakeSource", "make_snapshot"]
 
 
 def make_snapshot(
@@ -231,3 +232,35 @@ class FakeMetricsSource:
     async def close(self) -> None:
         """Answer no more."""
         self._is_closed = True
+
+
+class FakeRequests:
+    """Answers requests from a function, as `KafkaRequests` does from brokers.
+
+    Args:
+        answer: makes the response, or a coroutine that does, of whom is asked and the request.
+
+    Attributes:
+        asked: all that it was asked, in order.
+    """
+
+    bootstrap_nodes = ("bootstrap-0",)
+
+    def __init__(self, answer: Callable[[int | str, Any], Any]) -> None:
+        self._answer = answer
+        self.asked: list[tuple[int | str, Any]] = []
+
+    async def ask(self, node: int | str, request: Any, *, timeout_s: float) -> Any:
+        """What `answer` makes of it."""
+        assert timeout_s > 0
+        self.asked.append((node, request))
+        answer = self._answer(node, request)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    async def learn_brokers(self, metadata_response: Any) -> None:
+        """Nothing to learn."""
+        assert metadata_response.brokers
+
+    def hang_up(self, node: int | str) -> None:
+        """Nothing to hang up."""
+        assert isinstance(node, str)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = ["Weights"]
 
 _Weight = Annotated[float, Field(ge=0)]
+_BrokerId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Weights(BaseModel):
@@ -27,7 +28,7 @@ class Weights(BaseModel):
     score_functions: Mapping[str, _Weight] | None = Field(
         default=None, description="Exponents by the score functions' names, likewise."
     )
-    brokers: Mapping[int, Annotated[float, Field(ge=0, le=1)]] = Field(
+    brokers: Mapping[_BrokerId, Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=dict,
         description="Willingness by broker id, 0 to 1, times what its scores say; 0 drains a broker: "
         "nothing new goes there while another can take it.",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import tempfile
+import secrets
+import shutil
 import threading
 from pathlib import Path
 
@@ -56,6 +56,8 @@ class WeightsFile:
             except FileNotFoundError:
                 self._seen = self._weights = self._complaint = None
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError):
+                    self._seen = None  # tried again: what is in the way may go without the file changing
                 self._complain(f"weights file {self.path}: {error}; the weights in force are kept")
             return self._weights
 
@@ -65,14 +67,16 @@ class WeightsFile:
         Raises:
             OSError: it can't be written; it says what it said.
         """
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        # Not by `tempfile`, whose files only their owner may read: producers of other users follow this one.
+        written = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with written.open("x", encoding="utf-8") as file:
                 file.write(weights.model_dump_json(exclude_defaults=True, indent=2) + "\n")
-            Path(name).replace(self.path)
-        except BaseException:
             with contextlib.suppress(FileNotFoundError):
-                Path(name).unlink()
+                shutil.copymode(self.path, written)
+            written.replace(self.path)
+        except BaseException:
+            written.unlink(missing_ok=True)
             raise
 
     def _read(self) -> bytes:

@@ -26,10 +26,11 @@ from telemetry_collector.export.instruments import (
 __all__ = ["OtlpExport"]
 
 _SERVICE_NAME = "evenload-collector"
+_LAST_PUSH_S = 0.4
 
 
 class OtlpExport:
-    """Exports until it is closed. A context manager; `close` flushes and ends the reader.
+    """Exports until it is closed. A context manager.
 
     Args:
         measured: a collector. Reading it never waits for a broker.
@@ -59,10 +60,12 @@ class OtlpExport:
             )
 
     def close(self) -> None:
-        """Send what was collected last, and end the reader. May be called twice."""
+        """Push once more, for a moment only, and end the reader. May be called twice."""
         if not self._is_closed:
             self._is_closed = True
-            self._provider.shutdown()
+            # A reader waits for its last push before it tells the exporter to give up, and an exporter tries
+            # a dead endpoint again and again for ten seconds.
+            self._provider.shutdown(timeout_millis=_LAST_PUSH_S * 1000)
 
     def __enter__(self) -> Self:
         return self

@@ -18,8 +18,6 @@ from telemetry_collector.reports import Intent
 
 __all__ = ["AnnouncedBytes"]
 
-_MAX_BYTES = 1 << 62  # for one broker: no answer may hold more (wire.py), whatever loads say
-
 
 class AnnouncedBytes:
     """Stored bytes to come, by broker id. Belongs to one thread."""
@@ -46,7 +44,7 @@ class AnnouncedBytes:
         left = dict(self._bytes_by_broker)
         for load in self._counted.keys() & set(loads):
             _add(left, self._counted[load], -1)
-        return {broker_id: min(size_bytes, _MAX_BYTES) for broker_id, size_bytes in left.items()}
+        return left
 
 
 def _add(bytes_by_broker: dict[int, int], intent: Intent, sign: int) -> None:

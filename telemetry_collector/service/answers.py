@@ -1,7 +1,8 @@
 """Snapshots encoded for those who ask: once for each snapshot and set of topics, however many ask.
 
-A set that nobody has asked for lately makes room for another. What takes long is encoded in a thread, and
-whoever asks for the same meanwhile waits for that. Belongs to one asyncio loop.
+Only what is of the latest snapshot is kept, as an older one is large and nobody asks for it again; a set that
+nobody has asked for lately makes room for another. What takes long is encoded in a thread, and whoever asks
+for the same meanwhile waits for that. Belongs to one asyncio loop.
 """
 
 from __future__ import annotations
@@ -28,20 +29,22 @@ class Answers:
 
     def __init__(self, max_sets: int) -> None:
         self._max_sets = max_sets
-        self._kept: OrderedDict[frozenset[str] | None, tuple[ClusterSnapshot, asyncio.Future[Part]]]
-        self._kept = OrderedDict()
+        self._snapshot: ClusterSnapshot | None = None
+        self._kept: OrderedDict[frozenset[str] | None, asyncio.Future[Part]] = OrderedDict()  # of that one
         self.num_encoded = 0
 
     async def encoded(self, snapshot: ClusterSnapshot, topics: frozenset[str] | None) -> Part:
         """A snapshot, restricted to topics (None: not at all), as `wire.encode_snapshot` says it."""
-        kept = self._kept.get(topics)
-        if kept is None or kept[0] is not snapshot or _has_failed(kept[1]):
-            kept = (snapshot, self._begin(snapshot, topics))
-            self._kept[topics] = kept
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self._kept.clear()
+        encoded = self._kept.get(topics)
+        if encoded is None or _has_failed(encoded):
+            encoded = self._kept[topics] = self._begin(snapshot, topics)
             if len(self._kept) > self._max_sets:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(topics)
-        return await asyncio.shield(kept[1])  # others may wait for it too, so no one's leaving ends it
+        return await asyncio.shield(encoded)  # others may wait for it too, so no one's leaving ends it
 
     def _begin(self, snapshot: ClusterSnapshot, topics: frozenset[str] | None) -> asyncio.Future[Part]:
         self.num_encoded += 1

@@ -66,6 +66,7 @@ class CollectorService:
         self._clock = clock
         self._weights_file = weights_file
         self._weights = weights_file.latest() if weights_file is not None else None
+        self._weights_turn = asyncio.Lock()  # what was read before a write isn't put in force after it
         self._intents: Told[str, Intent] = Told(self.config.intents_max, _TOLD_MAX_BYTES)
         self._reports: Told[tuple[str, str], RouteReport] = Told(self.config.reports_max, _TOLD_MAX_BYTES)
         self._clients: Told[str, None] = Told(self.config.clients_max, self.config.clients_max)
@@ -82,9 +83,14 @@ class CollectorService:
         self._last_ended_at_s = 0.0
 
     async def keep_house(self) -> None:
-        """Forget what has ended and look at the file of weights, until cancelled."""
+        """Forget what has ended and look at the file of weights, until cancelled.
+
+        Raises:
+            CollectorClosedError: nothing will ever be measured again.
+        """
         while True:
             await asyncio.sleep(self.config.weights_poll_s)
+            self.collector.check_runs()
             now_s = self._clock()
             self._reports.expire(now_s)
             self._clients.expire(now_s)
@@ -92,7 +98,8 @@ class CollectorService:
             if unwanted:
                 self.collector.unwatch(unwanted)
             if self._weights_file is not None:
-                self._weights = await asyncio.to_thread(self._weights_file.latest)
+                async with self._weights_turn:
+                    self._weights = await asyncio.to_thread(self._weights_file.latest)
 
     def now_s(self) -> float:
         """Monotonic seconds."""
@@ -159,9 +166,10 @@ class CollectorService:
         Raises:
             OSError: they can't be kept; those in force stay.
         """
-        if self._weights_file is not None:
-            await asyncio.to_thread(self._weights_file.write, weights)
-        self._weights = weights
+        async with self._weights_turn:
+            if self._weights_file is not None:
+                await asyncio.to_thread(self._weights_file.write, weights)
+            self._weights = weights
 
     def announce(self, intent: Intent, size_bytes: int) -> bool:
         """A load says what it will still write. Returns whether there was room."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 __all__ = ["ServiceConfig"]
@@ -12,7 +14,7 @@ class ServiceConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    token: SecretStr | None = Field(
+    token: Annotated[SecretStr, Field(min_length=1)] | None = Field(
         default=None, description="Who knows it may change weights; None: nobody may."
     )
     body_max_bytes: int = Field(default=4 << 20, ge=1 << 10, description="The largest request.")

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -54,7 +53,7 @@ class _Kept(NamedTuple):
 
 
 class History:
-    """Remembers snapshots for a while. One thread only: who adds is who reads.
+    """Remembers snapshots for a while. One thread adds, any thread reads; neither ever waits.
 
     Args:
         span_s: how far it goes back, above 0.
@@ -66,7 +65,8 @@ class History:
             raise ValueError(f"span_s is {span_s} and step_s {step_s}; it has to be 0 < step_s <= span_s")
         self.span_s = span_s
         self.step_s = step_s
-        self._kept: deque[_Kept] = deque(maxlen=math.ceil(span_s / step_s) + 1)
+        self._num_points_max = math.ceil(span_s / step_s) + 1
+        self._kept: tuple[_Kept, ...] = ()  # swapped as one
 
     def add(self, snapshot: ClusterSnapshot, now_s: float) -> None:
         """Remember `snapshot`, which was taken at about `now_s` of a clock that only grows.
@@ -75,9 +75,10 @@ class History:
         has measured.
         """
         step = math.floor(now_s / self.step_s)
-        last = self._kept[-1] if self._kept else None
+        earlier = self._kept
+        last = earlier[-1] if earlier else None
         if last is not None and last.step >= step:
-            self._kept.pop()
+            earlier = earlier[:-1]
         brokers = snapshot.brokers
         if last is not None and last.index_by_broker.keys() == brokers.keys():
             index_by_broker = last.index_by_broker
@@ -85,16 +86,15 @@ class History:
             index_by_broker = {broker_id: index for index, broker_id in enumerate(brokers)}
         utilisations = [brokers[broker_id].utilisation for broker_id in index_by_broker]
         known = [u for u in utilisations if u is not None]
-        self._kept.append(
-            _Kept(
-                step=step,
-                at_s=now_s,
-                index_by_broker=index_by_broker,
-                utilisations=array("f", (math.nan if u is None else u for u in utilisations)),
-                lowest=min(known, default=None),
-                highest=max(known, default=None),
-            )
+        newest = _Kept(
+            step=step,
+            at_s=now_s,
+            index_by_broker=index_by_broker,
+            utilisations=array("f", (math.nan if u is None else u for u in utilisations)),
+            lowest=min(known, default=None),
+            highest=max(known, default=None),
         )
+        self._kept = (*earlier, newest)[-self._num_points_max :]
 
     def read(self, now_s: float, broker_ids: Sequence[int] = ()) -> tuple[HistoryPoint, ...]:
         """The points of the last `span_s` seconds before `now_s`, oldest first."""

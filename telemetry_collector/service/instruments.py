@@ -1,7 +1,8 @@
 """What a service exports about itself and about the producers that report to it, beside what it measured.
 
 Entries of the same kind as in export/instruments.py, so Prometheus and OpenTelemetry show the same. Labels
-are bounded: routes are the server's own, functions those that most producers have put aside.
+are bounded, whatever producers and loads say: routes are the server's own, brokers those of the snapshot,
+functions those that most producers have put aside.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Callable, Iterable
 from telemetry_collector.export.instruments import Instrument, Point, Reading
 from telemetry_collector.service.collector_service import CollectorService
 
-__all__ = ["MAX_FUNCTIONS", "service_instruments"]
+__all__ = ["service_instruments"]
 
-MAX_FUNCTIONS = 50
+_MAX_FUNCTIONS = 50
+_NAME_MAX_CHARS = 100
 
 
 def service_instruments(service: CollectorService) -> tuple[Instrument, ...]:
@@ -93,12 +95,14 @@ def _announced(service: CollectorService) -> Iterable[tuple[tuple[str, ...], flo
     announced: Counter[int] = Counter()
     for intent in service.intents:
         announced.update(intent.bytes_by_broker)
-    return (((str(broker_id),), size_bytes) for broker_id, size_bytes in announced.items())
+    cached = service.latest
+    known = announced.keys() & (cached.snapshot.brokers if cached is not None else {}).keys()
+    return (((str(broker_id),), announced[broker_id]) for broker_id in known)
 
 
 def _put_aside(service: CollectorService) -> Iterable[tuple[tuple[str, ...], float]]:
-    routes = Counter(name for report in service.reports for name in report.put_aside)
-    return (((name,), count) for name, count in routes.most_common(MAX_FUNCTIONS))
+    routes = Counter(name[:_NAME_MAX_CHARS] for report in service.reports for name in report.put_aside)
+    return (((name,), count) for name, count in routes.most_common(_MAX_FUNCTIONS))
 
 
 def _single(value: Callable[[], float]) -> Callable[[Reading], Iterable[Point]]:

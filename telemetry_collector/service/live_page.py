@@ -10,7 +10,6 @@ Read next: overview.py, which makes it; page.html, which shows it.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,7 @@ from aiohttp import web
 
 from telemetry_collector.observation import Assembled
 from telemetry_collector.service.collector_service import CollectorService
+from telemetry_collector.service.daemon_thread import in_daemon_thread
 from telemetry_collector.service.history import History
 from telemetry_collector.service.overview import Explanation, make_overview
 from telemetry_collector.service.overview_model import Overview
@@ -53,7 +53,6 @@ class LivePage:
         self._explain = explain
         self._page = load_page()
         self._history = History()
-        self._reading = threading.Lock()  # guards the history
         self._making = asyncio.Lock()
         self._made: tuple[float, bytes] | None = None
 
@@ -64,8 +63,7 @@ class LivePage:
 
     def remember(self, assembled: Assembled) -> None:
         """Keep what a new snapshot says for the last hour's picture; from the collector's thread."""
-        with self._reading:
-            self._history.add(assembled.snapshot, time.monotonic())
+        self._history.add(assembled.snapshot, time.monotonic())
 
     async def _get_page(self, _: web.Request) -> web.Response:
         return web.Response(text=self._page.html, headers=self._page.headers)
@@ -94,9 +92,8 @@ class LivePage:
             explain=partial(self._explain, weights=weights),
             now_s=now_s,
         )
-        return await asyncio.to_thread(self._encode, make)
+        return await in_daemon_thread(partial(_encode, make), name="evenload-overview")
 
-    def _encode(self, make: Callable[[], Overview]) -> bytes:
-        with self._reading:
-            overview = make()
-        return overview.model_dump_json().encode()
+
+def _encode(make: Callable[[], Overview]) -> bytes:
+    return make().model_dump_json().encode()

@@ -307,6 +307,9 @@ class Polling:
             await telling
         except ServiceUnusableError as error:
             self._counter.count_failure(SERVICE_NAME, question, error.reason, is_fault=False)
+        except Exception as error:  # noqa: BLE001 - as when asking: we go on
+            _log.exception("telling the collector service failed unexpectedly")
+            self._counter.count_failure(SERVICE_NAME, question, repr(error), is_fault=True)
         else:
             self._counter.close_question(question)
 

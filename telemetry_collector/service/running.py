@@ -1,8 +1,10 @@
 """Run a collector service until somebody stops it.
 
-    asyncio.run(serve(connection, ServiceConfig(), host="127.0.0.1", port=9405, on_ready=print))
+    asyncio.run(serve(connection, config, host="127.0.0.1", port=9405, explain=explain, on_ready=print))
 
-It opens its port first and measures then, so that `/readyz` can say what keeps it from being ready.
+It opens its port first and measures then, so that `/readyz` can say what keeps it from being ready. When it
+is stopped, everything ends at once and for less than a second, whoever doesn't answer then: clients, brokers,
+or where metrics are pushed to (tests/unit/test_service_stops.py).
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import asyncio
 import contextlib
 import logging
 import signal
-import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -24,6 +26,7 @@ from telemetry_collector.config import CollectorConfig
 from telemetry_collector.export.otlp import OtlpExport
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
+from telemetry_collector.service.daemon_thread import in_daemon_thread
 from telemetry_collector.service.instruments import service_instruments
 from telemetry_collector.service.live_page import ExplainWith, LivePage
 from telemetry_collector.service.server import make_app
@@ -33,11 +36,13 @@ __all__ = ["serve"]
 
 _log = logging.getLogger(__name__)
 
-# Stopping takes a second at most; what isn't done by then is left to the end of the process.
+# What isn't done by then is left to the end of the process.
 _REQUESTS_END_S = 0.3
 _REST_ENDS_S = 0.5
 _KEEPALIVE_S = 75.0  # longer than clients wait from one question to the next
 _LINE_MAX_BYTES = 64 << 10  # a list of topics
+
+_End = Callable[[], Coroutine[Any, Any, None]]
 
 
 async def serve(
@@ -73,17 +78,18 @@ async def serve(
         ModuleNotFoundError: pushing needs a package that is not installed.
     """
     stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, _stop, stopped, each)
+    page = LivePage(explain)
+    collector = Collector(connection, collector_config, topics, publish=page.remember, is_for_many=True)
+    weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
+    service = CollectorService(collector, config, weights_file=weights_file)
+    ends: list[_End] = [partial(_within, _REST_ENDS_S, collector.close)]
     async with contextlib.AsyncExitStack() as stack:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, _stop, stopped, each)
-        page = LivePage(explain)
-        collector = Collector(connection, collector_config, topics, publish=page.remember)
-        stack.push_async_callback(_within, _REST_ENDS_S, collector.close)
-        weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
-        service = CollectorService(collector, config, weights_file=weights_file)
+        stack.push_async_callback(_all_at_once, ends)
         if otlp_endpoint is not None:
             export = OtlpExport(collector, _otlp_reader(otlp_endpoint), service_instruments(service))
-            stack.push_async_callback(_within, _REST_ENDS_S, export.close)
+            ends.append(partial(_within, _REST_ENDS_S, export.close))
         runner = web.AppRunner(
             make_app(service, page.routes),
             access_log=None,
@@ -92,7 +98,7 @@ async def serve(
             max_line_size=_LINE_MAX_BYTES,
         )
         await runner.setup()
-        stack.push_async_callback(runner.cleanup)
+        ends.append(runner.cleanup)
         await web.TCPSite(runner, host, port).start()
         collector.start()
         house = asyncio.create_task(service.keep_house())
@@ -113,6 +119,10 @@ def _end_with(stopped: asyncio.Future[signal.Signals], task: asyncio.Task[None])
         stopped.set_exception(error)
 
 
+async def _all_at_once(ends: Sequence[_End]) -> None:
+    await asyncio.gather(*(end() for end in ends))
+
+
 def _url(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -125,20 +135,10 @@ def _otlp_reader(endpoint: str) -> PeriodicExportingMetricReader:
 
 async def _within(timeout_s: float, close: Callable[[], None]) -> None:
     """Call what may wait for somebody who doesn't answer; not for longer than so many seconds."""
-    closed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def run() -> None:
-        try:
-            close()
-        finally:
-            with contextlib.suppress(RuntimeError):  # it took so long that the loop has ended
-                loop.call_soon_threadsafe(closed.set)
-
-    # Not the loop's own pool of threads, which is waited for when the loop ends.
-    threading.Thread(target=run, name="evenload-closing", daemon=True).start()
     try:
         async with asyncio.timeout(timeout_s):
-            await closed.wait()
+            await in_daemon_thread(close, name="evenload-closing")
     except TimeoutError:
         _log.warning("closing takes longer than %g s; the process ends without it", timeout_s)
+    except Exception:  # noqa: BLE001 - it is given up anyway
+        _log.exception("closing failed; the process ends without it")

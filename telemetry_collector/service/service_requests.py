@@ -154,6 +154,8 @@ async def _sentence(response: aiohttp.ClientResponse) -> str:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"its host name can't be looked up: {error.os_error.strerror or error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno
         return os.strerror(number).lower() if number else str(error.os_error)[:_SENTENCE_MAX_CHARS]

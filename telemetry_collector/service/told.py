@@ -42,9 +42,6 @@ class Told(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._entries
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def put(self, key: K, value: V, *, size_bytes: int, now_s: float, lifetime_s: float) -> bool:
         """Keep a value for a time, in place of the key's earlier one. Returns whether there was room.
 

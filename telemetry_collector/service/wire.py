@@ -212,7 +212,9 @@ def _row(snapshot: ClusterSnapshot, topic: str, number: int, placed: PartitionSn
 
 # Decoding. Strict: nothing is turned into something else, so what comes out is what was said.
 
-_Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+# Sums of what Kafka calls "without limit": a retention of 2**63 - 1 bytes and a segment, volumes of a network
+# file system that reports 2**63 each.
+_Bytes = Annotated[int, Field(ge=0, lt=2**80)]
 _Id = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 

@@ -7,7 +7,7 @@ exporters add to whatever is a counter. The first spelling that is there counts.
 
 Only figures of the broker as a whole are read, never those by topic: a large cluster's exporter serves
 megabytes of them. So text is filtered line by line as it comes, and only what is left (some dozen lines) is
-parsed.
+parsed. More than that is refused: parsing holds up everything else that is measured.
 
 Bytes received count what producers send and what the broker copies from other leaders; an exporter that
 leaves out one of the two doesn't tell them. The latency is the
@@ -28,6 +28,8 @@ __all__ = ["BrokerFigures", "FigureLines"]
 _TOPIC_METRICS = "kafka_server_brokertopicmetrics"
 _REQUEST_METRICS = "kafka_network_requestmetrics"
 _MS = 1e-3
+_LINE_MAX_BYTES = 64 << 10
+_WANTED_MAX_BYTES = 256 << 10
 
 _Spelling = tuple[str, Mapping[str, str]]
 """A sample's name without `_total`, and the labels that it has at least; both in small letters."""
@@ -87,11 +89,18 @@ class FigureLines:
 
     def __init__(self) -> None:
         self._wanted: list[bytes] = []
+        self._wanted_bytes = 0
         self._rest = b""
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece of the text, wherever it was cut."""
+        """Take the next piece of the text, wherever it was cut.
+
+        Raises:
+            ValueError: it can't be what is looked for.
+        """
         *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > max(_LINE_MAX_BYTES, len(piece)):
+            raise ValueError(f"a line of it is longer than {_LINE_MAX_BYTES} bytes")
         self._keep(lines)
 
     def figures(self) -> BrokerFigures:
@@ -127,6 +136,9 @@ class FigureLines:
             found = _WANTED.match(line)
             if found and (b"requestmetrics" not in found[0].lower() or _PRODUCE_LINE.search(line)):
                 self._wanted.append(line)
+                self._wanted_bytes += len(line)
+        if self._wanted_bytes > _WANTED_MAX_BYTES:
+            raise ValueError(f"a broker's own figures take more than {_WANTED_MAX_BYTES} bytes of it")
 
 
 def _name(name: str) -> str:

@@ -7,7 +7,9 @@ counts. Each broker is asked at most once for a question. The layout of all topi
 one is asked for it.
 
 Brokers are asked for each time, topics' layouts when they were named or when all of them are due. A topic
-that doesn't exist (yet) is left out, and is never created by being asked for.
+that doesn't exist (yet) is left out, and is never created by being asked for. One that may not be described
+makes the whole answer an error, so that whoever named it learns why; where many name topics (a collector
+service), it is left out and said in a warning, so that nobody else goes without.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from telemetry_collector.sources.source import Question
 
 __all__ = ["ClusterMetadataSource"]
 
+_PERMISSION = "it needs DESCRIBE on the topic"
+
 
 class ClusterMetadataSource:
     """Asks any broker for the cluster's layout. Keeps the contract of source.py.
@@ -36,14 +40,18 @@ class ClusterMetadataSource:
         requests: connections; shared with other sources, whoever made them closes them.
         hedge_delay_s: how long one broker may take before another is asked as well; above 0.
         rng: decides in which order brokers are asked.
+        is_for_many: whether a topic that may not be described is left out.
     """
 
     name = "cluster_metadata"
     is_per_broker = False
     is_essential = True
 
-    def __init__(self, requests: KafkaRequests, *, hedge_delay_s: float, rng: random.Random) -> None:
+    def __init__(
+        self, requests: KafkaRequests, *, hedge_delay_s: float, rng: random.Random, is_for_many: bool = False
+    ) -> None:
         self._requests = requests
+        self._is_for_many = is_for_many
         self._hedge_delay_s = hedge_delay_s
         self._rng = rng
         self._answered_last: int | None = None
@@ -57,7 +65,7 @@ class ClusterMetadataSource:
                 node, response = await self._first_answer(question, question.topics or frozenset())
                 if question.topics is None and question.is_full:
                     response = await self._ask(node, None, question.timeout_s)
-                layout = _layout(node, response, has_topics=has_topics)
+                layout = _layout(node, response, has_topics=has_topics, is_for_many=self._is_for_many)
                 await self._requests.learn_brokers(response)
         except TimeoutError as error:
             reason = f"no broker answered within {question.timeout_s:g} s"
@@ -128,24 +136,32 @@ class ClusterMetadataSource:
         return [*brokers, *bootstrap]
 
 
-def _layout(node: int | str, response: Any, *, has_topics: bool) -> ClusterLayout:
+def _layout(node: int | str, response: Any, *, has_topics: bool, is_for_many: bool) -> ClusterLayout:
     error_code = getattr(response, "error_code", 0) or 0
     if error_code:
         raise BadAnswerError(node, f"metadata: {kafka_errors.for_code(error_code).__name__}")
     if not response.brokers or not response.cluster_id:
         raise BadAnswerError(node, "its metadata names no broker or no cluster id; is it still starting?")
     topics: dict[str, dict[int, PartitionSnapshot]] = {}
+    refused: list[str] = []
     for topic in response.topics:
         error = kafka_errors.for_code(topic.error_code)
         if error is kafka_errors.TopicAuthorizationFailedError:
-            reason = f"topic {topic.name!r} may not be described"
-            raise AccessRefusedError(node, reason, "it needs DESCRIBE on the topic")
-        if error is kafka_errors.NoError:
+            refused.append(topic.name)
+        elif error is kafka_errors.NoError:
             topics[topic.name] = {p.partition_index: _placed(p) for p in topic.partitions}
+    warnings: tuple[str, ...] = ()
+    if refused:
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        reason = f"topic {min(refused)!r}{more} may not be described"
+        if not is_for_many:
+            raise AccessRefusedError(node, reason, _PERMISSION)
+        warnings = (f"{reason}; {_PERMISSION}",)
     return ClusterLayout(
         cluster_id=response.cluster_id,
         racks={broker.node_id: broker.rack for broker in response.brokers},
         topics=topics if has_topics else None,
+        warnings=warnings,
     )
 
 

@@ -215,8 +215,7 @@ def _awaitable(kafka_future: KafkaFuture) -> asyncio.Future[Any]:
             future.set_result(kafka_future.value)
 
     def wake(_: object) -> None:
-        # A late answer may come when our loop has already ended; then there is nobody to tell.
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # our loop has ended meanwhile: there is nobody to tell
             loop.call_soon_threadsafe(settle)
 
     kafka_future.add_both(wake)

@@ -107,25 +107,19 @@ class PrometheusScrapeSource:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 headers=_HEADERS,
             )
-        lines = FigureLines()
-        num_bytes = 0
         async with self._session.get(url, allow_redirects=False) as response:
             if response.status in (401, 403):
                 reason = f"{url} answers {response.status} {response.reason}"
                 raise AccessRefusedError(broker_id, reason, "let the collector read it without a password")
             if response.status != 200:
                 raise BadAnswerError(broker_id, f"{url} answers {response.status} {response.reason}")
-            async for piece in response.content.iter_chunked(_PIECE_BYTES):
-                num_bytes += len(piece)
-                if num_bytes > _ANSWER_MAX_BYTES:
-                    raise BadAnswerError(broker_id, f"{url} serves more than {_ANSWER_MAX_BYTES} bytes")
-                lines.add(piece)
-        try:
-            return lines.figures()
-        except ValueError as error:
-            raise BadAnswerError(broker_id, f"{url} doesn't serve Prometheus' text: {error}") from error
+            try:
+                return await _figures(response.content)
+            except ValueError as error:
+                raise BadAnswerError(broker_id, f"{url} doesn't serve a broker's metrics: {error}") from error
 
     def _is_busy(self, broker_id: int, figures: BrokerFigures) -> bool:
         """Whether a Produce request came within `_QUIET_S`; yes, where their number isn't told."""
@@ -137,3 +131,14 @@ class PrometheusScrapeSource:
         if seen is None or seen.num != num:
             seen = self._requests[broker_id] = _Requests(num, now_s)
         return num > 0 and now_s - seen.since_s <= _QUIET_S
+
+
+async def _figures(content: aiohttp.StreamReader) -> BrokerFigures:
+    lines = FigureLines()
+    num_bytes = 0
+    async for piece in content.iter_chunked(_PIECE_BYTES):
+        num_bytes += len(piece)
+        if num_bytes > _ANSWER_MAX_BYTES:
+            raise ValueError(f"it has more than {_ANSWER_MAX_BYTES} bytes")
+        lines.add(piece)
+    return lines.figures()

@@ -265,6 +265,19 @@ def test_before_the_first_snapshot_it_says_so(known: Known, opened: Callable[...
     expect(page.locator("#age")).to_have_text("nothing measured yet")
 
 
+def test_an_age_below_a_second_is_just_now(known: Known, opened: Callable[..., Page]) -> None:
+    page = opened()
+    expect(page.locator("#age")).to_have_text("measured just now")
+    known.now_s += 90
+    expect(page.locator("#age")).to_contain_text("measured 9")
+
+
+def test_a_past_without_a_present_is_drawn(known: Known, opened: Callable[..., Page]) -> None:
+    known.now_s += 20
+    known.measure(make_snapshot([1, 2], None))  # nobody tells a capacity any more
+    expect(opened().locator("#chart svg")).to_be_visible()
+
+
 def test_hostile_names_are_only_text(known: Known, opened: Callable[..., Page]) -> None:
     hostile(known)
     page = opened()

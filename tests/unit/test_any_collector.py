@@ -30,7 +30,7 @@ MakeCollector = Callable[..., AnyCollector]
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    return FakeCluster(make_snapshot([100, 200, 300], topics={"t": [(1, 2)], "u": [(3,)]}))
+    return FakeCluster(make_snapshot([100, 200, 300], topics={"t": [(1, 2)], "u": [(3,)], "v": [(2,)]}))
 
 
 @pytest.fixture(params=["own", "service"])
@@ -88,10 +88,11 @@ def test_the_cache_is_filled_in_the_background(make: MakeCollector, cluster: Fak
 
 def test_topics_watched_before_and_after_the_start_are_measured(make: MakeCollector) -> None:
     collector = make(SLOW, ("t",))
+    collector.watch(["u"])
     with collector:
-        assert set(collector.snapshot().topics) == {"t"}
-        collector.watch(["u"])
-        assert set(collector.snapshot(max_age_s=0.0).topics) == {"t", "u"}
+        assert set(collector.snapshot().topics) == {"t", "u"}
+        collector.watch(["v"])
+        assert set(collector.snapshot(max_age_s=0.0).topics) == {"t", "u", "v"}
 
 
 def test_a_broker_that_went_silent_has_been_so_for_as_long_by_our_own_clock(

@@ -80,6 +80,24 @@ def test_a_value_that_cannot_be_is_no_figure(value: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("piece", "reason"),
+    [
+        (b"x" * 20_000, "a line of it is longer than 65536 bytes"),
+        (EXAMPLE.encode() * 20, "a broker's own figures take more than 262144 bytes of it"),
+    ],
+)
+def test_a_text_that_would_take_long_to_look_through_is_refused(piece: bytes, reason: str) -> None:
+    lines = FigureLines()
+
+    def add_many() -> None:
+        for _ in range(100):
+            lines.add(piece)
+
+    with pytest.raises(ValueError, match=reason):
+        add_many()
+
+
 @given(st.binary(max_size=300), st.sampled_from(["bytesin_total", "bytesin_total{"]))
 def test_whatever_is_served_is_a_figure_or_a_value_error(garbage: bytes, beginning: str) -> None:
     lines = FigureLines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import MappingProxyType
 
 import pytest
 
@@ -17,7 +18,8 @@ from telemetry_collector import (
 )
 
 ERRORS = [
-    NoFreshSnapshotError("b:9092", 10.0, {"log_dirs of broker 2": "no answer within 3 s"}),
+    # The reasons as a collector keeps them.
+    NoFreshSnapshotError("b:9092", 10.0, MappingProxyType({"log_dirs of broker 2": "no answer within 3 s"})),
     CollectorClosedError("it has been closed"),
     BrokerUnreachableError(2, "no answer within 3 s"),
     AccessRefusedError(2, "log dirs may not be described", "it needs DESCRIBE on the cluster"),

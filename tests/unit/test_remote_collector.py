@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import aiohttp
 import pytest
 
 from kafka_connection import Connection
@@ -139,6 +141,19 @@ def test_a_service_that_is_not_there_from_the_start_costs_a_moment(own: FakeClus
         collector.watch(["u"])
         own.snapshot = make_snapshot([1], topics={"u": [(1,)]})
         assert set(collector.snapshot(max_age_s=0.0).topics) == {"u"}
+
+
+def test_a_service_whose_name_is_not_known_is_said_to_be_so(
+    own: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", unknown)
+    connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url="http://nowhere.invalid:1")
+    with RemoteCollector(connection, CONFIG, ["t"], make_sources=own.sources) as collector:
+        collector.snapshot()
+        assert _failure(collector) == "its host name can't be looked up: Name or service not known"
 
 
 def test_a_service_that_is_restarted_is_used_again(service: FakeService, make: MakeRemote) -> None:
@@ -319,6 +334,23 @@ def test_a_refusal_of_what_is_told_is_counted_and_shown(make: MakeRemote) -> Non
         question = "collector_service: intents"
         _wait_for(lambda: question in collector.statistics.failures)
         assert "more than 1152921504606846976 bytes" in collector.statistics.failures[question]
+
+
+def test_a_fault_in_telling_is_counted_and_asking_goes_on(
+    service: FakeService, make: MakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(service_requests.ServiceRequests, "report", broken)
+    with make() as collector:
+        collector.snapshot()
+        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        collector.report([RouteReport(producer="p", topic="t", shares={0: 1.0})])
+        _wait_for(lambda: collector.statistics.num_faults["collector_service"] == 1)
+        assert collector.statistics.failures["collector_service: reports"] == "ZeroDivisionError('a bug')"
+        service.cluster.snapshot = make_snapshot([7, 0], topics={"t": [(1,)]})  # type: ignore[union-attr]
+        _wait_for(lambda: _used_bytes(collector) == 7)
 
 
 def test_telling_waits_for_nobody_while_the_service_is_silent(service: FakeService, make: MakeRemote) -> None:

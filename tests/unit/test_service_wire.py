@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,14 @@ def test_another_schema_version_is_refused_by_its_number(version: int) -> None:
 def test_what_is_wrong_with_an_answer_is_said(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ServiceUnusableError, match=reason):
         _decoded(_document() | change)
+
+
+def test_a_sum_of_sizes_without_limit_is_read() -> None:
+    without_limit = 2**63 - 1
+    snapshot = make_snapshot([0], 2 * without_limit, topics={"t": [(1,)]})
+    snapshot = replace(snapshot, partition_max_bytes={"t": without_limit + (1 << 30)})
+    body = encode_age(1.0) + encode_told(None, {}) + b"".join(encode_snapshot(snapshot, None))
+    assert decode_answer(body).snapshot == snapshot
 
 
 def test_a_figure_that_is_no_number_is_left_away() -> None:

@@ -64,6 +64,41 @@ def test_what_can_not_be_read_keeps_the_old_and_is_said_once(
     assert file.complaint is None
 
 
+@pytest.mark.parametrize("broken", ["stat", "open"])
+def test_what_could_not_be_read_for_a_while_is_read_when_it_can_be_though_it_did_not_change(
+    path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    file = WeightsFile(path)
+    file.write(HALF)
+    file.latest()
+    path.write_text('{"brokers": {"1": 0}}')
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, broken, refused)
+        assert file.latest() == HALF
+        assert "Permission denied" in str(file.complaint)
+    assert file.latest() == NONE
+    assert file.complaint is None
+
+
+def test_whoever_could_read_the_file_can_read_it_after_a_write(path: Path) -> None:
+    file = WeightsFile(path)
+    file.write(HALF)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    path.chmod(0o640)
+    file.write(NONE)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
 def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,217 @@
+"""The conversations with a cluster that falls silent, lies or goes away: what is said of whom, how soon."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from telemetry_collector import CollectorConfig
+from telemetry_collector.observation import Assembled
+from telemetry_collector.sources.source import Observation, Question
+from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
+
+WALL_BEGIN_S = 1e9
+CONFIG = CollectorConfig(interval_s=5.0, full_interval_s=30.0, deadline_s=3.0, jitter=0.0)
+
+# What conftest.py makes.
+Watched = Any
+Measure = Callable[..., Watched]
+NewCluster = Callable[[], FakeCluster]
+
+
+def test_a_paused_broker_is_unreachable_after_the_deadline_and_delays_nobody(
+    measure: Measure, cluster: FakeCluster
+) -> None:
+    async def scenario(watched: Watched) -> None:
+        await asyncio.sleep(6.0)
+        cluster.paused.add(2)
+        await asyncio.sleep(3600.0)
+        assert watched.reachable() == {1, 3}
+        assert watched.latest.brokers[2].used_bytes == 200
+        assert watched.latest.brokers[2].unreachable_since_s == WALL_BEGIN_S + 10.0
+        cluster.paused.clear()
+        await asyncio.sleep(20.0)
+        assert watched.reachable() == {1, 2, 3}
+
+    watched = measure(cluster.sources(), scenario)
+    unreachable_at_s = next(at for at, a in watched.published if not a.snapshot.brokers[2].is_reachable)
+    assert unreachable_at_s == pytest.approx(10.0 + CONFIG.deadline_s)
+    assert max(watched.ages_s()) <= CONFIG.interval_s + CONFIG.deadline_s
+    after_s = [assembled.measured_at_s for at, assembled in watched.published if at > unreachable_at_s]
+    assert after_s[-1] > 3600.0
+    steps_s = [b - a for a, b in itertools.pairwise(after_s)]
+    assert max(steps_s) <= CONFIG.interval_s + 0.01
+    # Nor are the others' figures held back while the paused one is tried again.
+    first_at_s = {measured: at for at, (_, measured, _) in reversed(watched.published) if at > 3600.0 / 2}
+    assert max(at - measured for measured, at in first_at_s.items() if 1900.0 < measured < 3600.0) < 0.01
+
+
+def test_a_source_that_never_gives_up_is_given_up_after_the_deadline(
+    measure: Measure, cluster: FakeCluster
+) -> None:
+    class Hanging(FakeSource):
+        async def answer(self, question: Question) -> Observation:
+            if question.broker_id == 3:
+                await asyncio.Event().wait()
+            return await super().answer(question)
+
+    layout, _ = cluster.sources()
+    watched = measure([layout, Hanging(cluster, is_per_broker=True)], lambda _: asyncio.sleep(60.0))
+    assert watched.published[0][0] == pytest.approx(CONFIG.deadline_s, abs=0.5)
+    assert watched.reachable() == {1, 2}
+    assert watched.counter.read().failures == {"log_dirs of broker 3": "no answer within 3 s"}
+
+
+def test_slow_brokers_are_waited_for_a_moment_and_then_the_others_are_published(
+    measure: Measure, cluster: FakeCluster
+) -> None:
+    async def scenario(_: Watched) -> None:
+        await asyncio.sleep(4.0)
+        cluster.delay_s = {2: 2.0}
+        cluster.snapshot = make_snapshot([111, 222, 333])
+        await asyncio.sleep(4.0)
+
+    watched = measure(cluster.sources(), scenario)
+    seen = [
+        (round(at, 2), [b.used_bytes for b in a.snapshot.brokers.values()]) for at, a in watched.published
+    ]
+    assert seen[-2:] == [(5.25, [111, 200, 333]), (7.0, [111, 222, 333])]
+    # Until the slow one has answered, the snapshot is as old as what is known of that one.
+    assert watched.published[-2][1].measured_at_s == 0.0
+    assert watched.published[-1][1].measured_at_s == 5.0
+
+
+@pytest.mark.parametrize("is_per_broker", [False, True])
+def test_an_unexpected_error_ends_a_question_and_is_counted_with_its_reason(
+    is_per_broker: bool, measure: Measure, cluster: FakeCluster
+) -> None:
+    sources = cluster.sources()
+    faulty = sources[is_per_broker]
+
+    async def scenario(watched: Watched) -> None:
+        await asyncio.sleep(7.0)
+        num_before = len(watched.published)
+        faulty.fault = ZeroDivisionError("a bug")
+        await asyncio.sleep(60.0)
+        statistics = watched.counter.read()
+        assert statistics.num_faults[faulty.name] == statistics.num_failures[faulty.name] > 0
+        assert "ZeroDivisionError('a bug')" in set(statistics.failures.values())
+        # Nothing was measured, so nothing may look fresh.
+        assert {a.measured_at_s for _, a in watched.published[num_before:]} <= {5.0}
+        faulty.fault = None
+        await asyncio.sleep(60.0)
+
+    watched = measure(sources, scenario)
+    assert watched.reachable() == {1, 2, 3}
+    assert watched.counter.read().failures == {}
+    assert watched.published[-1][1].measured_at_s > 120.0
+
+
+def test_an_impossible_answer_is_a_fault_and_never_reaches_a_snapshot(
+    measure: Measure, cluster: FakeCluster
+) -> None:
+    class Lying(FakeSource):
+        async def answer(self, question: Question) -> Observation:
+            observation = await super().answer(question)
+            return replace(observation, used_bytes=-1) if question.broker_id == 1 else observation
+
+    layout, _ = cluster.sources()
+    watched = measure([layout, Lying(cluster, is_per_broker=True)], lambda _: asyncio.sleep(20.0))
+    assert watched.reachable() == {2, 3}
+    assert watched.counter.read().num_faults["log_dirs"] > 0
+
+
+def test_a_broker_that_the_cluster_lists_again_is_asked_at_once(
+    measure: Measure, cluster: FakeCluster
+) -> None:
+    async def scenario(watched: Watched) -> None:
+        await asyncio.sleep(2.0)
+        cluster.killed.add(3)
+        await asyncio.sleep(600.0)  # the backoff is at its longest by now
+        cluster.killed.clear()
+        came_back_at_s = watched.loop.time()
+        while 3 not in watched.reachable():
+            await asyncio.sleep(0.1)
+        assert watched.loop.time() - came_back_at_s <= CONFIG.interval_s + 0.1
+
+    measure(cluster.sources(), scenario)
+
+
+def test_a_dead_broker_is_asked_more_and_more_seldom(measure: Measure, cluster: FakeCluster) -> None:
+    cluster.killed.add(3)
+    cluster.snapshot = make_snapshot([1, 2, 3], topics={"t": [(3, 1)]})  # a replica still refers to it
+    asked_at_s: list[float] = []
+
+    class Noting(FakeSource):
+        async def answer(self, question: Question) -> Observation:
+            if question.broker_id == 3:
+                asked_at_s.append(asyncio.get_running_loop().time())
+            return await super().answer(question)
+
+    layout, _ = cluster.sources()
+    measure([layout, Noting(cluster, is_per_broker=True)], lambda _: asyncio.sleep(300.0))
+    waits_s = [b - a for a, b in itertools.pairwise(asked_at_s)]
+    assert waits_s[0] <= 0.5
+    assert all(7.5 <= wait_s <= 15.0 for wait_s in waits_s[6:])
+    assert len(waits_s) > 20
+
+
+def test_the_answer_of_another_cluster_is_refused(measure: Measure, cluster: FakeCluster) -> None:
+    async def scenario(watched: Watched) -> None:
+        await asyncio.sleep(1.0)
+        cluster.snapshot = make_snapshot([9, 9, 9], cluster_id="another")
+        await asyncio.sleep(20.0)
+        assert watched.latest.cluster_id == "test-cluster"
+        assert watched.published[-1][1].measured_at_s < 5.0
+        reason = watched.counter.read().failures["cluster_metadata"]
+        assert reason == "it belongs to cluster 'another', not to 'test-cluster'"
+
+    measure(cluster.sources(), scenario)
+
+
+def test_without_any_broker_the_last_snapshot_grows_old_and_says_who_is_gone(
+    measure: Measure, cluster: FakeCluster
+) -> None:
+    async def scenario(_: Watched) -> None:
+        await asyncio.sleep(6.0)
+        cluster.paused |= {1, 2, 3}
+        await asyncio.sleep(60.0)
+
+    watched = measure(cluster.sources(), scenario)
+    assert watched.reachable() == set()
+    assert watched.latest.taken_at_s == WALL_BEGIN_S + 5.0
+    assert [b.used_bytes for b in watched.latest.brokers.values()] == [100, 200, 300]
+
+
+def test_nothing_is_published_before_every_known_broker_was_asked_once(
+    measure: Measure, cluster: FakeCluster
+) -> None:
+    cluster.paused.add(1)
+    watched = measure(cluster.sources(), lambda _: asyncio.sleep(2.9))
+    assert watched.published == []
+
+
+def test_stopping_in_the_middle_of_everything_leaves_no_task(measure: Measure, cluster: FakeCluster) -> None:
+    cluster.paused |= {1, 2}
+    for stop_after_s in (0.0, 0.001, 1.0, 3.0, 3.1, 17.3):
+        measure(cluster.sources(), lambda _, wait_s=stop_after_s: asyncio.sleep(wait_s))  # type: ignore[misc]
+
+
+def test_an_error_in_what_publishes_is_raised_to_whoever_runs_it(
+    measure: Measure, new_cluster: NewCluster
+) -> None:
+    async def scenario(watched: Watched) -> None:
+        def broken(_: Assembled) -> None:
+            raise ZeroDivisionError("a bug")
+
+        watched.measuring._publish = broken
+        await asyncio.sleep(1.0)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        measure(new_cluster().sources(), scenario)
+    assert raised.group_contains(ZeroDivisionError, match="a bug")

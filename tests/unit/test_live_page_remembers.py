@@ -1,0 +1,52 @@
+"""Whoever looks at the live page holds up nobody who measures."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from kafka_connection import Connection
+from telemetry_collector import ClusterSnapshot
+from telemetry_collector.collector import Collector
+from telemetry_collector.observation import Assembled
+from telemetry_collector.service.collector_service import CollectorService
+from telemetry_collector.service.live_page import LivePage
+from telemetry_collector.service.overview import Explanation
+from telemetry_collector.service.server import make_app
+from telemetry_collector.testing import FakeCluster, make_snapshot
+from telemetry_collector.weights import Weights
+
+NOWHERE = Connection(bootstrap_servers="127.0.0.1:1")
+
+
+def test_a_snapshot_is_remembered_at_once_while_a_score_function_takes_long() -> None:
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def explain(snapshot: ClusterSnapshot, weights: Weights) -> Explanation:  # noqa: ARG001 - as it is asked
+        is_asked.set()
+        assert may_answer.wait(10)
+        return Explanation()
+
+    page = LivePage(explain)
+    snapshot = make_snapshot([100])
+
+    async def test() -> None:
+        cluster = FakeCluster(snapshot)
+        with Collector(NOWHERE, sources=cluster.sources(), publish=page.remember) as collector:
+            await asyncio.to_thread(collector.snapshot)
+            app = make_app(CollectorService(collector), page.routes)
+            async with TestClient[web.Request, web.Application](TestServer(app)) as client:
+                looking = asyncio.create_task(client.get("/v1/overview"))
+                await asyncio.to_thread(is_asked.wait, 10)
+                remembering = threading.Thread(target=page.remember, args=(Assembled(snapshot, 0.0, 0.0),))
+                remembering.start()
+                await asyncio.to_thread(remembering.join, 5)
+                is_held_up = remembering.is_alive()
+                may_answer.set()
+                assert (await looking).status == 200
+        assert not is_held_up
+
+    asyncio.run(asyncio.wait_for(test(), 30))
