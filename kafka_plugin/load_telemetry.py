@@ -54,15 +54,15 @@ class LoadTelemetry:
             remaining_bytes: Payload still to come.
             expected_ratio: Stored bytes for each byte of payload, until it can be measured.
         """
-        if self._weights is not None:
-            self._weights.follow(self._collector.weights)
-        self._routing.refresh(remaining_bytes, expected_ratio=expected_ratio)
         try:
+            if self._weights is not None:
+                self._weights.follow(self._collector.weights)
+            self._routing.refresh(remaining_bytes, expected_ratio=expected_ratio)
             self._tell(remaining_bytes, expected_ratio)
-        except Exception:  # noqa: BLE001 - nothing that is only told may end a load
+        except Exception:  # noqa: BLE001 - a load ends well with any shares, and without being heard of
             if not self._has_failed:
                 self._has_failed = True
-                _log.exception("others aren't told what this load will write")
+                _log.exception("shares stay as they are, and others aren't told what this load will write")
 
     def _tell(self, remaining_bytes: int, expected_ratio: float) -> None:
         now_s = time.monotonic()

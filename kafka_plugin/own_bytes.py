@@ -9,6 +9,7 @@ Payload in bytes; times in seconds of a clock that only grows.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -42,6 +43,7 @@ class OwnBytes:
         self._lock = threading.Lock()
         self._sent: dict[int, int] = {}
         self._acknowledged: dict[int, int] = {}
+        self._acknowledged_s = math.inf  # the last time
         self._history: deque[_Acknowledged] = deque()
 
     def add_sent(self, partition: int, size_bytes: int) -> None:
@@ -53,7 +55,7 @@ class OwnBytes:
         """Brokers have a record that was sent before."""
         with self._lock:
             self._acknowledged[partition] = self._acknowledged.get(partition, 0) + size_bytes
-            now_s = self._clock()
+            self._acknowledged_s = now_s = self._clock()
             # With thousands of partitions the whole would be a hundred megabytes.
             interval_s = max(_HISTORY_INTERVAL_S, _HISTORY_S * len(self._acknowledged) / _HISTORY_MAX)
             if not self._history or now_s - self._history[-1].at_s >= interval_s:
@@ -102,6 +104,8 @@ class OwnBytes:
             return sum(self._acknowledged_at(measured_at_s).values())
 
     def _acknowledged_at(self, measured_at_s: float) -> Mapping[int, int]:
+        if self._acknowledged_s <= measured_at_s:
+            return self._acknowledged
         for entry in reversed(self._history):
             if entry.at_s <= measured_at_s:
                 return entry.bytes_by_partition
@@ -129,20 +133,21 @@ class OwnPart:
         Args:
             measured_at_s: When it was measured.
             own_bytes: What this producer had sent by then.
-            topic_bytes: By how much the topic had grown by then, by whoever's hand.
+            topic_bytes: By how many stored bytes the topic had grown by then, by whoever's hand.
         """
         while self._growth and measured_at_s - self._growth[0].at_s > _PART_S:
             self._growth.popleft()
         self._growth.append(_Growth(measured_at_s, own_bytes, topic_bytes))
 
-    def of_all(self, remaining_bytes: int) -> int | None:
+    def of_all(self, remaining_bytes: int, *, stored_ratio: float = 1.0) -> int | None:
         """What all producers will still send, if that part stays as it is; None while it isn't known.
 
         Args:
             remaining_bytes: What this producer will.
+            stored_ratio: Stored bytes for each byte of payload, as far as that is known by now.
         """
         before, now = self._growth[0], self._growth[-1]
         if now.own_bytes <= before.own_bytes:
             return None
-        grown_for_each_own = (now.topic_bytes - before.topic_bytes) / (now.own_bytes - before.own_bytes)
-        return int(remaining_bytes * max(1.0, grown_for_each_own))
+        grown_bytes = (now.topic_bytes - before.topic_bytes) / stored_ratio
+        return int(remaining_bytes * max(1.0, grown_bytes / (now.own_bytes - before.own_bytes)))

@@ -73,7 +73,7 @@ class TopicRouting:
         self._cache = cache
         self._count_partitions = count_partitions
         self._stored_ratio: float | None = None
-        self._earlier: dict[int, float] | None = None  # payload by partition, from before this producer
+        self._earlier: dict[int, float] = {}  # stored bytes by partition, from before this producer
         self._own_part = OwnPart()
         self._batch_bytes = batch_bytes
         self._said: set[str] = set()
@@ -138,12 +138,13 @@ class TopicRouting:
         if cached is not None and snapshot is not None:
             now_s = snapshot.taken_at_s + cached.age_s  # whatever our wall clock says
             measured_at_s = time.monotonic() - cached.age_s
-            stored = self._stored_since_begin(snapshot, ratio)
+            grown_bytes = self._grown_bytes(snapshot, ratio)
+            stored = {partition: size_bytes / ratio for partition, size_bytes in grown_bytes.items()}
             own_bytes = self.own_bytes.since(measured_at_s, stored)
             if self._is_shared and remaining_bytes is not None:
                 acknowledged_bytes = self.own_bytes.acknowledged_before(measured_at_s)
-                self._own_part.add(measured_at_s, acknowledged_bytes, sum((stored or {}).values()))
-                remaining_bytes = self._own_part.of_all(remaining_bytes)
+                self._own_part.add(measured_at_s, acknowledged_bytes, sum(grown_bytes.values()))
+                remaining_bytes = self._own_part.of_all(remaining_bytes, stored_ratio=ratio)
         route = self._router.route(
             snapshot,
             self.topic,
@@ -218,20 +219,17 @@ class TopicRouting:
             self.num_partitions = self._count_partitions(self.topic, num_measured) or before
         return self.num_partitions != before
 
-    def _stored_since_begin(self, snapshot: ClusterSnapshot, ratio: float) -> dict[int, float] | None:
-        """Payload by partition that came to the topic, by whoever's hand, since this producer came."""
-        layout = snapshot.topics.get(self.topic)
-        if not layout:
-            return None
-        stored: dict[int, float] = {}
-        for partition, placed in layout.items():
+    def _grown_bytes(self, snapshot: ClusterSnapshot, ratio: float) -> dict[int, float]:
+        """Stored bytes by partition that came to the topic, by whoever's hand, since this producer came."""
+        grown: dict[int, float] = {}
+        for partition, placed in snapshot.topics.get(self.topic, {}).items():
             leader = snapshot.brokers.get(placed.leader_id) if placed.leader_id is not None else None
             if leader is not None:
-                key = TopicPartition(self.topic, partition)
-                stored[partition] = leader.bytes_by_topic_partition.get(key, 0) / ratio
-        if self._earlier is None:
-            self._earlier = {p: max(0.0, size - self.own_bytes.sent(p)) for p, size in stored.items()}
-        return {p: max(0.0, size - self._earlier.get(p, 0.0)) for p, size in stored.items()}
+                size_bytes = leader.bytes_by_topic_partition.get(TopicPartition(self.topic, partition), 0)
+                own_bytes = self.own_bytes.sent(partition) * ratio
+                earlier_bytes = self._earlier.setdefault(partition, max(0.0, size_bytes - own_bytes))
+                grown[partition] = max(0.0, size_bytes - earlier_bytes)
+        return grown
 
     @property
     def stored_ratio(self) -> float | None:

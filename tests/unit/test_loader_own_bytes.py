@@ -46,7 +46,8 @@ def test_between_two_notes_a_little_more_is_counted_never_less() -> None:
         own.add_sent(0, 10)
         own.add_acknowledged(0, 10)
         clock.now_s += 0.05
-    assert own.since(clock.now_s)[0] in range(1, 51)
+    assert own.since(clock.now_s - 0.051)[0] in range(1, 51)
+    assert own.since(clock.now_s) == {}  # the last of them was before
 
 
 def test_lost_records_are_not_counted() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -122,6 +124,49 @@ def test_a_part_is_judged_by_the_last_minute(monkeypatch: pytest.MonkeyPatch) ->
     _put(cache, (10, 40), (160, 90))  # nobody else writes any more
 
     assert abs(routing.refresh(80 * MIB).shares[0] - 5 / 80) < 1e-3  # 160 + 5 = 90 + 75
+
+
+def _rests_told(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    told: list[int | None] = []
+    route = Router.route
+
+    def listen(*arguments: Any, remaining_bytes: int | None, **known: Any) -> Route:
+        told.append(remaining_bytes)
+        return route(*arguments, remaining_bytes=remaining_bytes, **known)
+
+    monkeypatch.setattr(Router, "route", listen)
+    return told
+
+
+def test_a_ratio_that_is_learnt_late_makes_nobodys_bytes_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SnapshotCache(30.0)
+    routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
+    told = _rests_told(monkeypatch)
+    _put(cache, (400, 400))
+    routing.refresh(50 * MIB)
+    routing.own_bytes.add_sent(0, 10 * MIB)
+    routing.own_bytes.add_acknowledged(0, 10 * MIB)
+    _put(cache, (403, 406))  # 3 MiB of ours, 6 of others
+    routing.refresh(40 * MIB, expected_ratio=0.3)
+    assert told[-1] == pytest.approx(120 * MIB)
+
+
+def test_a_partition_that_had_no_leader_at_first_has_not_just_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SnapshotCache(30.0)
+    routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
+    told = _rests_told(monkeypatch)
+    _put(cache, (400, 400))
+    whole = cache.latest()
+    assert whole is not None
+    leaderless = replace(whole.snapshot.topics["t"][1], leader_id=None)
+    layout = {"t": {**whole.snapshot.topics["t"], 1: leaderless}}
+    cache.put(replace(whole.snapshot, topics=layout))
+    routing.refresh(50 * MIB)
+    routing.own_bytes.add_sent(0, 10 * MIB)
+    routing.own_bytes.add_acknowledged(0, 10 * MIB)
+    _put(cache, (410, 400))
+    routing.refresh(40 * MIB)
+    assert told[-1] == 40 * MIB
 
 
 def test_a_refused_record_costs_no_partition_its_turn() -> None:
