@@ -32,6 +32,8 @@ from kafka.admin import (
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
+    ConfigResource,
+    ConfigResourceType,
     ResourcePattern,
     ResourceType,
 )
@@ -41,6 +43,7 @@ from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.settings import free_ports
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
+from telemetry_collector.collector import sample_once
 
 # The same examples in every run: a newly found one is a matter for whoever looks for it, with another seed.
 hypothesis.settings.register_profile("evenload", derandomize=True)
@@ -73,6 +76,41 @@ def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
             return clusters.enter_context(temporary_cluster(**kwargs))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def throttle_settings() -> Callable[[Connection], dict[str, str]]:
+    """Look up everything that is set about replication throttles, on any broker or topic."""
+
+    def look_up(connection: Connection) -> dict[str, str]:
+        with open_admin(connection) as admin:
+            asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in admin.list_topics()]
+            asked += [
+                ConfigResource(ConfigResourceType.BROKER, str(broker_id))
+                for broker_id in sample_once(connection).brokers
+            ]
+            found = admin.describe_configs(asked, config_filter="modified")
+        return {
+            f"{kind} {name} {setting}": entry["value"]
+            for kind, resources in found.items()
+            for name, settings in resources.items()
+            for setting, entry in settings.items()
+            if "throttled" in setting
+        }
+
+    return look_up
+
+
+@pytest.fixture(scope="session")
+def reassignments() -> Callable[[Connection], dict[Any, Any]]:
+    """Look up which partitions are being moved."""
+
+    def look_up(connection: Connection) -> dict[Any, Any]:
+        with open_admin(connection) as admin:
+            found: dict[Any, Any] = admin.list_partition_reassignments()
+            return found
+
+    return look_up
 
 
 @pytest.fixture(scope="session")

@@ -144,8 +144,11 @@ class Polling:
         self._put_intent(intent.load, intent)
 
     def withdraw(self, load: str) -> None:
-        """Tell that a load of ours has nothing more to write."""
-        self._put_intent(load, None)
+        """Tell that a load of ours has nothing more to write; unheard, what it has announced expires."""
+        if self._is_usable:
+            self._put_intent(load, None)
+        else:
+            self._forget(load)
 
     def report(self, reports: Iterable[RouteReport]) -> None:
         """Tell how records are routed."""
@@ -263,6 +266,8 @@ class Polling:
         self._counter.count_failure(asked, asked, reason, is_fault=is_fault)
         self._num_failures += 1
         self._is_usable = False
+        for load in [load for load, intent in self._intents.items() if intent is None]:
+            self._forget(load)
         self._intents.clear()
         self._reports.clear()
         known = self._measured_at_s
@@ -277,6 +282,11 @@ class Polling:
         if self._is_usable:
             self._intents[load] = intent
             self._has_news.set()
+
+    def _forget(self, load: str) -> None:
+        """A load of ours that is over."""
+        self._own_loads.discard(load)
+        self._tag = None
 
     async def _tell_on(self) -> None:
         while True:
@@ -295,8 +305,7 @@ class Polling:
             if self._intents.get(load) is intent:  # and nothing newer meanwhile
                 self._intents.pop(load, None)
                 if intent is None:
-                    self._own_loads.discard(load)
-                    self._tag = None
+                    self._forget(load)
         if self._reports:
             reports, self._reports = self._reports, {}
             await self._count("reports", self._requests.report(list(reports.values())))

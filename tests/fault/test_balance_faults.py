@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
+from kafka_connection.clients import confluent_producer
 from kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
 from kafka_plugin.balance_config import BalanceConfig
 from kafka_plugin.balance_record import BalanceLog
@@ -53,7 +52,11 @@ numbers = itertools.count()
 
 
 @pytest.fixture
-def skewed(stage: tuple[LocalCluster, DatasetManifest]) -> Iterator[LocalCluster]:
+def skewed(
+    stage: tuple[LocalCluster, DatasetManifest],
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    reassignments: Callable[[Connection], dict[Any, Any]],
+) -> Iterator[LocalCluster]:
     """The brokers, one 10 points fuller than the others; afterwards, the dataset is looked at."""
     cluster, manifest = stage
     number = next(numbers)
@@ -76,26 +79,6 @@ def skewed(stage: tuple[LocalCluster, DatasetManifest]) -> Iterator[LocalCluster
     assert reassignments(connection) == {}
     assert BalanceLog(connection, timeout_s=10).read() is None
     assert verify(connection, manifest).is_clean
-
-
-def throttle_settings(connection: Connection) -> dict[str, Any]:
-    with open_admin(connection) as admin:
-        asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in admin.list_topics()]
-        asked += [ConfigResource(ConfigResourceType.BROKER, str(number)) for number in (1, 2, 3)]
-        found = admin.describe_configs(asked, config_filter="modified")
-    return {
-        f"{kind} {name} {setting}": entry["value"]
-        for kind, resources in found.items()
-        for name, settings in resources.items()
-        for setting, entry in settings.items()
-        if "throttled" in setting
-    }
-
-
-def reassignments(connection: Connection) -> dict[Any, Any]:
-    with open_admin(connection) as admin:
-        found: dict[Any, Any] = admin.list_partition_reassignments()
-        return found
 
 
 def spread(connection: Connection) -> float:
@@ -122,7 +105,11 @@ class Command:
 
 @pytest.fixture
 def at_work(
-    skewed: LocalCluster, tmp_path: Path, wait_until: Callable[[Callable[[], bool]], None]
+    skewed: LocalCluster,
+    tmp_path: Path,
+    wait_until: Callable[[Callable[[], bool]], None],
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    reassignments: Callable[[Connection], dict[Any, Any]],
 ) -> Iterator[Command]:
     """A balance in the middle of its moves."""
     command = Command(skewed, tmp_path, "--execute", "--throttle", SLOW)
@@ -137,7 +124,7 @@ def at_work(
 
 
 def test_after_kill_9_the_next_start_goes_on_and_takes_throttles_off(
-    skewed: LocalCluster, at_work: Command
+    skewed: LocalCluster, at_work: Command, throttle_settings: Callable[[Connection], dict[str, str]]
 ) -> None:
     connection = skewed.connection
     at_work.process.kill()
@@ -154,7 +141,11 @@ def test_after_kill_9_the_next_start_goes_on_and_takes_throttles_off(
 
 
 def test_after_kill_9_a_dry_run_takes_throttles_off_when_nothing_moves_any_more(
-    skewed: LocalCluster, at_work: Command, wait_until: Callable[[Callable[[], bool]], None]
+    skewed: LocalCluster,
+    at_work: Command,
+    wait_until: Callable[[Callable[[], bool]], None],
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    reassignments: Callable[[Connection], dict[Any, Any]],
 ) -> None:
     connection = skewed.connection
     at_work.process.kill()
@@ -165,7 +156,12 @@ def test_after_kill_9_a_dry_run_takes_throttles_off_when_nothing_moves_any_more(
     assert any("they are off now" in note for note in shown.notes)
 
 
-def test_ctrl_c_takes_the_running_step_back(skewed: LocalCluster, at_work: Command) -> None:
+def test_ctrl_c_takes_the_running_step_back(
+    skewed: LocalCluster,
+    at_work: Command,
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    reassignments: Callable[[Connection], dict[Any, Any]],
+) -> None:
     connection = skewed.connection
     at_work.process.send_signal(signal.SIGINT)
     code, _, stderr = at_work.end()
@@ -176,7 +172,12 @@ def test_ctrl_c_takes_the_running_step_back(skewed: LocalCluster, at_work: Comma
     assert spread(connection) < 0.01
 
 
-def test_cancel_from_elsewhere_ends_a_balance(skewed: LocalCluster, at_work: Command, tmp_path: Path) -> None:
+def test_cancel_from_elsewhere_ends_a_balance(
+    skewed: LocalCluster,
+    at_work: Command,
+    tmp_path: Path,
+    throttle_settings: Callable[[Connection], dict[str, str]],
+) -> None:
     with pytest.raises(BalanceInProgressError, match=f"by process {at_work.process.pid}"):
         execute_balance(skewed.connection)
     assert cancel_balance(skewed.connection)
@@ -219,7 +220,9 @@ def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster
     assert spread(connection) < 0.01
 
 
-def test_what_makes_no_progress_is_taken_back(skewed: LocalCluster) -> None:
+def test_what_makes_no_progress_is_taken_back(
+    skewed: LocalCluster, reassignments: Callable[[Connection], dict[Any, Any]]
+) -> None:
     connection = skewed.connection
     gone = preview_balance(connection).plan.moves[0].added_ids[0]
     killed: list[int] = []

@@ -1,7 +1,8 @@
-"""Loads under a random schedule of kills, by seed: brokers, loaders and the collector, at any moment.
+"""Loads and moves under a random schedule of kills, by seed: brokers, loaders, balances and the collector.
 
-Whatever dies, in whatever order: what a load says it has loaded is there, once. 20 seeds of 10 kills each;
-the schedule is the seed's, what it hits depends on the machine.
+Whatever dies, in whatever order: what a load says it has loaded is there, once, and when moves have come to
+their end no throttle is left. 20 seeds of 10 kills each; the schedule is the seed's, what it hits depends on
+the machine.
 """
 
 from __future__ import annotations
@@ -17,17 +18,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import stamina
+from kafka import TopicPartition
 
 from dataset_catalog.catalog import Catalog
+from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster
 from evenload.local_cluster.settings import free_ports
+from kafka_connection import Connection
+from kafka_connection.clients import open_admin
+from kafka_plugin.balance import execute_balance
+from kafka_plugin.balance_config import BalanceConfig
+from kafka_plugin.errors import BalanceError
+from kafka_plugin.loader import load_dataset
+from telemetry_collector.collector import sample_once
+from telemetry_collector.errors import CollectorError
 
 LOADING = Path(__file__).parent / "loading_driver.py"
 ROOT = Path(__file__).parents[2]
 NUM_KILLS = 10
+CAPACITY_BYTES = 300 << 20
 NUM_SAMPLES = 3_000
 TRIES_MAX = 12
 
@@ -135,6 +150,31 @@ class CollectorProcess:
             self._process = None
 
 
+class Balances:
+    """One `evenload balance` after the other, slow enough to be hit."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._servers = cluster.bootstrap_servers
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def keep_going(self) -> None:
+        """Have one that runs: gone on with, or begun."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        command = ["-c", "from evenload.cli import main; main()", "balance", "--execute"]
+        self._process = subprocess.Popen(
+            [sys.executable, *command, "--bootstrap-servers", self._servers, "--throttle", "400KiB/s"],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 class Nonsense(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
@@ -159,10 +199,29 @@ def nonsense(port: int) -> Iterator[None]:
         thread.join()
 
 
-def hit(rng: random.Random, cluster: LocalCluster, loads: Loads, collector: CollectorProcess) -> None:
+KILLS = (
+    "broker",
+    "broker",
+    "broker",
+    "paused broker",
+    "loader",
+    "loader",
+    "balance",
+    "collector",
+    "nonsense",
+)
+
+
+def hit(
+    rng: random.Random,
+    cluster: LocalCluster,
+    loads: Loads,
+    balances: Balances,
+    collector: CollectorProcess,
+) -> None:
     """Kill something, and bring it back after a while."""
     broker_id = rng.choice(cluster.broker_ids)
-    match rng.choice(["broker", "broker", "paused broker", "loader", "loader", "collector", "nonsense"]):
+    match rng.choice(KILLS):
         case "broker":
             cluster.kill_broker(broker_id)
             time.sleep(rng.uniform(0, 3))
@@ -173,6 +232,8 @@ def hit(rng: random.Random, cluster: LocalCluster, loads: Loads, collector: Coll
             cluster.resume_broker(broker_id)
         case "loader":
             loads.kill()
+        case "balance":
+            balances.kill()
         case "collector":
             collector.kill()
             time.sleep(rng.uniform(0, 4))
@@ -184,30 +245,63 @@ def hit(rng: random.Random, cluster: LocalCluster, loads: Loads, collector: Coll
             collector.start()
 
 
+def make_skew(cluster: LocalCluster, wait_until: Callable[[Callable[[], bool]], None]) -> DatasetManifest:
+    """A dataset that is on broker 1 alone, 8 points of what a broker may hold."""
+    samples = {"x": np.random.default_rng(1).integers(0, 255, (2_400, 10_000), np.uint8)}
+    manifest = load_dataset(samples, "skewed", connection=cluster.connection, partitions=12, replication=1)
+    with open_admin(cluster.connection) as admin:
+        admin.alter_partition_reassignments(
+            {TopicPartition(manifest.topic, number): [1] for number in range(12)}
+        )
+        wait_until(lambda: not admin.list_partition_reassignments())
+    return manifest
+
+
+def finish_moves(connection: Connection) -> None:
+    """Go on with what a dead balance has left, until brokers are level."""
+    for attempt in stamina.retry_context(on=(BalanceError, CollectorError), timeout=120.0):
+        with attempt:
+            execute_balance(connection, config=BalanceConfig(throttle_bytes_per_s=200 << 20))
+
+
 @pytest.mark.torture
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_lost_or_repeated_whatever_is_killed(
-    make_cluster: Callable[..., LocalCluster], seed: int, tmp_path: Path
+    make_cluster: Callable[..., LocalCluster],
+    seed: int,
+    tmp_path: Path,
+    wait_until: Callable[[Callable[[], bool]], None],
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    reassignments: Callable[[Connection], dict[Any, Any]],
 ) -> None:
     rng = random.Random(seed)
-    cluster = make_cluster()
+    cluster = make_cluster(capacity_bytes=[CAPACITY_BYTES] * 3)
+    connection = cluster.connection
+    skewed = make_skew(cluster, wait_until)
     collector = CollectorProcess(cluster)
     loads = Loads(cluster, collector.url, rng, tmp_path / "loaders.log")
+    balances = Balances(cluster)
     try:
         collector.start()
         for _ in range(NUM_KILLS):
+            balances.keep_going()
             loads.keep_going()
             time.sleep(rng.uniform(0, 2))
-            hit(rng, cluster, loads, collector)
+            hit(rng, cluster, loads, balances, collector)
         cluster.wait_until_ready(60)
         loads.finish()
     finally:
+        balances.kill()
         collector.kill()
         loads.kill()
-    catalog = Catalog(cluster.connection)
+    finish_moves(connection)
+    assert (throttle_settings(connection), reassignments(connection)) == ({}, {})
+    assert sample_once(connection).utilisation_spread < 0.01
+    assert verify(connection, skewed).is_clean
+    catalog = Catalog(connection)
     for name in loads.names:
         manifest = catalog.get(name)
-        report = verify(cluster.connection, manifest)
+        report = verify(connection, manifest)
         assert report.is_clean, (name, report)
         assert manifest.num_samples == NUM_SAMPLES

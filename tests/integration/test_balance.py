@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import ConfigResource
 
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.verify import verify
@@ -55,24 +55,6 @@ def fill(connection: Connection, topic: str, bytes_by_partition: dict[int, int])
     assert producer.flush(60) == 0
 
 
-def throttle_settings(connection: Connection) -> dict[str, Any]:
-    """Everything that is set about throttles, on any broker or topic."""
-    with open_admin(connection) as admin:
-        asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in admin.list_topics()]
-        asked += [
-            ConfigResource(ConfigResourceType.BROKER, str(broker_id))
-            for broker_id in sample_once(connection).brokers
-        ]
-        found = admin.describe_configs(asked, config_filter="modified")
-    return {
-        f"{kind} {name} {setting}": entry["value"]
-        for kind, resources in found.items()
-        for name, settings in resources.items()
-        for setting, entry in settings.items()
-        if "throttled" in setting
-    }
-
-
 def load(connection: Connection, name: str, size_bytes: int, **options: Any) -> DatasetManifest:
     rng = np.random.default_rng(1)
     samples = {"x": rng.integers(0, 255, (size_bytes // 3072, 3072), np.uint8)}
@@ -93,7 +75,7 @@ def skewed() -> Iterator[tuple[LocalCluster, DatasetManifest]]:
 
 @pytest.mark.timeout(240)
 def test_old_skew_is_levelled_with_few_bytes_while_producers_write(
-    skewed: tuple[LocalCluster, DatasetManifest],
+    skewed: tuple[LocalCluster, DatasetManifest], throttle_settings: Callable[[Connection], dict[str, str]]
 ) -> None:
     cluster, manifest = skewed
     connection = cluster.connection
@@ -154,7 +136,9 @@ def test_old_skew_is_levelled_with_few_bytes_while_producers_write(
 
 @pytest.mark.timeout(240)
 def test_the_command_shows_moves_and_does_them(
-    make_cluster: Callable[..., LocalCluster], tmp_path: Path
+    make_cluster: Callable[..., LocalCluster],
+    tmp_path: Path,
+    throttle_settings: Callable[[Connection], dict[str, str]],
 ) -> None:
     cluster = make_cluster(num_brokers=3, capacity_bytes=[100 * MIB, 100 * MIB, 50 * MIB])
     connection = cluster.connection
@@ -195,7 +179,7 @@ def test_the_command_shows_moves_and_does_them(
 
 @pytest.mark.timeout(120)
 def test_somebody_elses_throttle_and_reassignment_stay(
-    make_cluster: Callable[..., LocalCluster],
+    make_cluster: Callable[..., LocalCluster], throttle_settings: Callable[[Connection], dict[str, str]]
 ) -> None:
     connection = make_cluster(num_brokers=3, capacity_bytes=[100 * MIB] * 3).connection
     make_topic(connection, "old", [(1,)] * 8)

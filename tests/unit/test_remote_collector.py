@@ -254,6 +254,21 @@ def test_bytes_that_others_have_announced_are_counted_and_our_own_are_not(make: 
         _wait_for(lambda: announced(theirs) == {})
 
 
+def test_a_load_that_ends_while_there_is_no_service_is_forgotten(
+    service: FakeService, make: MakeRemote
+) -> None:
+    with make() as collector:
+        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        collector.announce(Intent(load="ours", topic="t", bytes_by_broker={1: 10}))
+        polling = collector._polling
+        assert polling is not None
+        _wait_for(lambda: polling._own_loads == {"ours"})
+        service.misbehave = FakeService.fault
+        _wait_for(lambda: collector.is_without_service)
+        collector.withdraw("ours")
+        _wait_for(lambda: not polling._own_loads)
+
+
 def test_an_answer_that_may_hold_what_we_have_announced_meanwhile_is_not_used(
     make: MakeRemote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
