@@ -1,10 +1,11 @@
-"""Whoever looks at the live page holds up nobody who measures."""
+"""Whoever looks at the live page holds up nobody who measures, and is told when an answer takes too long."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
@@ -12,6 +13,7 @@ from kafka_connection import Connection
 from telemetry_collector import ClusterSnapshot
 from telemetry_collector.collector import Collector
 from telemetry_collector.observation import Assembled
+from telemetry_collector.service import live_page
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.live_page import LivePage
 from telemetry_collector.service.overview import Explanation
@@ -22,7 +24,9 @@ from telemetry_collector.weights import Weights
 NOWHERE = Connection(bootstrap_servers="127.0.0.1:1")
 
 
-def test_a_snapshot_is_remembered_at_once_while_a_score_function_takes_long() -> None:
+def test_a_snapshot_is_remembered_at_once_while_a_score_function_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     is_asked, may_answer = threading.Event(), threading.Event()
 
     def explain(snapshot: ClusterSnapshot, weights: Weights) -> Explanation:  # noqa: ARG001 - as it is asked
@@ -45,6 +49,10 @@ def test_a_snapshot_is_remembered_at_once_while_a_score_function_takes_long() ->
                 remembering.start()
                 await asyncio.to_thread(remembering.join, 5)
                 is_held_up = remembering.is_alive()
+                monkeypatch.setattr(live_page, "_PATIENCE_S", 0.05)
+                impatient = await client.get("/v1/overview")
+                assert impatient.status == 503
+                assert "a score function takes too long" in await impatient.text()
                 may_answer.set()
                 assert (await looking).status == 200
         assert not is_held_up
