@@ -133,7 +133,7 @@ class TopicRouting:
         if snapshot is not None and self._is_recounted(len(snapshot.topics.get(self.topic, ()))):
             previous = None  # it would be followed further while brokers are even: without the new partitions
         ratio = self.stored_ratio or expected_ratio
-        own_bytes = {}
+        own_bytes, is_least = {}, False
         now_s = 0.0
         if cached is not None and snapshot is not None:
             now_s = snapshot.taken_at_s + cached.age_s  # whatever our wall clock says
@@ -144,12 +144,15 @@ class TopicRouting:
             if self._is_shared and remaining_bytes is not None:
                 acknowledged_bytes = self.own_bytes.acknowledged_before(measured_at_s)
                 self._own_part.add(measured_at_s, acknowledged_bytes, sum(grown_bytes.values()))
-                remaining_bytes = self._own_part.of_all(remaining_bytes, stored_ratio=ratio)
+                of_all_bytes = self._own_part.of_all(remaining_bytes, stored_ratio=ratio)
+                is_least = of_all_bytes is None
+                remaining_bytes = remaining_bytes if of_all_bytes is None else of_all_bytes
         route = self._router.route(
             snapshot,
             self.topic,
             num_partitions=self.num_partitions,
             remaining_bytes=remaining_bytes,
+            is_least=is_least,
             own_bytes=own_bytes,
             now_s=now_s,
             previous=previous,

@@ -176,6 +176,7 @@ class Router:
         num_partitions: int,
         remaining_bytes: int | None,
         now_s: float,
+        is_least: bool = False,
         own_bytes: Mapping[int, int] | None = None,
         previous: Route | None = None,
         stored_ratio: float = 1.0,
@@ -188,6 +189,7 @@ class Router:
             num_partitions: how many partitions the producer knows of, at least 1; others get nothing.
             remaining_bytes: payload bytes that this topic will still get, or None when nobody knows.
             now_s: the time, seconds since 1970.
+            is_least: whether more than `remaining_bytes` may come, nobody knows how much.
             own_bytes: payload bytes that this producer has sent since the snapshot was taken, by partition.
             previous: the route followed so far. It is what comes back, itself, while nothing has changed.
             stored_ratio: stored bytes for each payload byte, above 0.
@@ -225,7 +227,7 @@ class Router:
             ),
             leader_bytes=known.leader_bytes(),
             replica_sets=known.candidates.sets,
-            horizon_bytes=min(growth, self._horizon_bytes(remaining_stored, known)),
+            horizon_bytes=min(growth, self._horizon_bytes(remaining_stored, is_least, known)),
         )
         mixed = self._mix(context)
         decision = self._decision(known, mixed, context.horizon_bytes, num_partitions)
@@ -366,11 +368,12 @@ class Router:
             return batch_bytes
         return min(batch_bytes, max(_BATCH_BYTES_MIN, remaining_bytes // (num_partitions * _TURNS)))
 
-    def _horizon_bytes(self, remaining_bytes: float | None, known: Situation) -> float:
+    def _horizon_bytes(self, remaining_bytes: float | None, is_least: bool, known: Situation) -> float:
         capacity = known.holding_capacity_bytes()
-        if remaining_bytes is None:
-            remaining_bytes = self.config.horizon_fraction * float(capacity.sum())
-        return max(remaining_bytes, self.config.horizon_fraction_min * float(capacity.mean()), 1.0)
+        least_bytes = max(self.config.horizon_fraction_min * float(capacity.mean()), 1.0)
+        if remaining_bytes is None or is_least:
+            least_bytes = max(least_bytes, self.config.horizon_fraction * float(capacity.sum()))
+        return max(remaining_bytes or 0.0, least_bytes)
 
     def _is_within_band(
         self, previous: Route, mixed: MixedShares, context: GoalContext, table: BrokerTable
