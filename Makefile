@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
+RANDOM_KILLS := tests/fault/test_random_kills.py
 
 .PHONY: demo test test-tools setup check torture bench clean help
 
@@ -13,15 +14,17 @@ help: ## what can be made
 demo: setup ## real Kafka, real data, two workers, one killed: prints what happened (under 3 minutes)
 	$(BIN)/evenload demo
 
-test: check test-tools ## every check and every test, against embedded brokers (under 20 minutes on 2 cores)
+test: check test-tools ## every check and every test, against embedded brokers (about 20 minutes on 2 cores)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
 	@tests/get_tools.sh $(VENV)
 
-torture: setup ## the fault tests three times in a row, and 200 random kills
-	for round in 1 2 3; do $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/fault || exit 1; done
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m torture tests/fault
+torture: test-tools ## every fault test three times in a row, the long ones too, and 200 random kills (two hours)
+	for round in 1 2 3; do \
+		$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "" --ignore $(RANDOM_KILLS) tests/fault || exit 1; \
+	done
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m torture $(RANDOM_KILLS)
 
 setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 

@@ -105,6 +105,7 @@ class FillMeanwhile:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.torture
 def test_a_load_leaves_a_disk_alone_that_somebody_else_fills_meanwhile(
     cluster: LocalCluster, disks: dict[int, Path], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -96,7 +96,9 @@ def write(writer: TransactionalWriter, topic: str, value: bytes, *, first_partit
     writer.settle()
 
 
-@pytest.fixture(scope="module", params=[KAFKA_VERSIONS[0], KAFKA_VERSIONS[-1]])
+@pytest.fixture(
+    scope="module", params=[pytest.param(KAFKA_VERSIONS[0], marks=pytest.mark.torture), KAFKA_VERSIONS[-1]]
+)
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     with temporary_cluster(num_brokers=3, kafka_version=request.param) as cluster:
         yield cluster
