@@ -180,12 +180,15 @@ class Simulation:
 
     def _decide(self, producer: _Producer, now_s: int) -> None:
         own = producer.sent_bytes - producer.sent_when_measured_bytes
-        rest = self.payload_bytes // self.load.num_producers - int(producer.sent_bytes.sum())
+        sent_bytes = int(producer.sent_bytes.sum())
+        rest = self.payload_bytes // self.load.num_producers - sent_bytes
+        of_all_bytes = producer.part.of_all(rest, sent_bytes)
         producer.route = producer.router.route(
             self.cluster.snapshot(producer.used_bytes, producer.measured_at_s),
             TOPIC,
             num_partitions=len(self.cluster.layout),
-            remaining_bytes=producer.part.of_all(rest) if self.load.is_rest_known else None,
+            remaining_bytes=(of_all_bytes or rest) if self.load.is_rest_known else None,
+            is_least=of_all_bytes is None,
             now_s=now_s,
             own_bytes={int(number): int(own[number]) for number in np.flatnonzero(own)},
             previous=producer.route,

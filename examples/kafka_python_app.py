@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from evenload import NodeAwarePartitioner  # evenload
 from kafka_connection import resolve_connection  # evenload
 
-READING_BYTES = 567  # about
+READING_BYTES = 548  # about
 
 
 def readings(num_sensors, num_readings):

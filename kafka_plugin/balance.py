@@ -65,6 +65,9 @@ class BalanceOutcome:
     notes: tuple[str, ...] = ()
 
 
+_THROTTLES_OFF = "an earlier balance had left its throttles behind; they are off now."
+
+
 def preview_balance(
     connection: Connection,
     *,
@@ -146,8 +149,11 @@ def _execute(
     progress: Callable[[BalanceProgress], None],
 ) -> BalanceOutcome:
     notes = []
+    is_left = mover.has_left_throttles
     if num_left := mover.finish_left(lambda step: progress(BalanceProgress(0, 0, step.waiting_for))):
         notes.append(f"{num_left} moves that an earlier balance had begun are complete.")
+    elif is_left and not mover.has_left_throttles:
+        notes.append(_THROTTLES_OFF)
     before = _measure(connection)
     plan, more = _plan(admin, before, max_bytes, drained, config)
     notes += more
@@ -184,7 +190,7 @@ def _tidy(admin: BalanceAdmin, log: BalanceLog, config: BalanceConfig) -> list[s
         ]
     with Mover(admin, log, log.write(BalanceRecord.begin(left)), config) as mover:
         mover.take_back()
-    return _left_behind(mover) or ["an earlier balance had left its throttles behind; they are off now."]
+    return _left_behind(mover) or [_THROTTLES_OFF]
 
 
 def _left_behind(mover: Mover) -> list[str]:

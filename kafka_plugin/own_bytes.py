@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 _HISTORY_INTERVAL_S = 0.2
 _HISTORY_S = 120.0
 _HISTORY_MAX = 100_000  # figures that are remembered
@@ -42,6 +44,7 @@ class OwnBytes:
         self._clock = clock
         self._lock = threading.Lock()
         self._sent: dict[int, int] = {}
+        self._totals: deque[tuple[float, int]] = deque()  # all that was sent, by time
         self._acknowledged: dict[int, int] = {}
         self._acknowledged_s = math.inf  # the last time
         self._history: deque[_Acknowledged] = deque()
@@ -49,6 +52,11 @@ class OwnBytes:
     def add_sent(self, partition: int, size_bytes: int) -> None:
         """A record was handed to the client."""
         with self._lock:
+            now_s = self._clock()
+            if not self._totals or now_s - self._totals[-1][0] >= _HISTORY_INTERVAL_S:
+                self._totals.append((now_s, sum(self._sent.values())))
+                while now_s - self._totals[0][0] > _HISTORY_S:
+                    self._totals.popleft()
             self._sent[partition] = self._sent.get(partition, 0) + size_bytes
 
     def add_acknowledged(self, partition: int, size_bytes: int) -> None:
@@ -78,6 +86,12 @@ class OwnBytes:
         """All that was sent so far."""
         with self._lock:
             return sum(self._sent.values())
+
+    def sent_before(self, at_s: float) -> int:
+        """All that was sent by then, in the last two minutes, about: as if it had gone evenly in between."""
+        with self._lock:
+            times_s, totals = zip(*self._totals, (self._clock(), sum(self._sent.values())), strict=True)
+        return int(np.interp(at_s, times_s, totals))
 
     def since(self, measured_at_s: float, stored: Mapping[int, float] | None = None) -> dict[int, int]:
         """By partition, what a snapshot of that time can't know; where in doubt, a little more.
@@ -139,15 +153,19 @@ class OwnPart:
             self._growth.popleft()
         self._growth.append(_Growth(measured_at_s, own_bytes, topic_bytes))
 
-    def of_all(self, remaining_bytes: int, *, stored_ratio: float = 1.0) -> int | None:
+    def of_all(self, remaining_bytes: int, sent_bytes: int, *, stored_ratio: float = 1.0) -> int | None:
         """What all producers will still send, if that part stays as it is; None while it isn't known.
+
+        What can be all our own is taken for it: one that writes alone is not to be misled by what is on its
+        way. So others seem less than they are at first, and where our client's queue is long.
 
         Args:
             remaining_bytes: What this producer will.
+            sent_bytes: What it has sent by now.
             stored_ratio: Stored bytes for each byte of payload, as far as that is known by now.
         """
-        before, now = self._growth[0], self._growth[-1]
-        if now.own_bytes <= before.own_bytes:
+        before, latest = self._growth[0], self._growth[-1]
+        if latest.own_bytes <= before.own_bytes:
             return None
-        grown_bytes = (now.topic_bytes - before.topic_bytes) / stored_ratio
-        return int(remaining_bytes * max(1.0, grown_bytes / (now.own_bytes - before.own_bytes)))
+        grown_bytes = (latest.topic_bytes - before.topic_bytes) / stored_ratio
+        return int(remaining_bytes * max(1.0, grown_bytes / (sent_bytes - before.own_bytes)))

@@ -9,6 +9,7 @@ it find it; one without goes where the router says.
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any, Self
 
@@ -46,6 +47,7 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         collector: AnyCollector | None = None,
     ) -> None:
         self._config = config or ProducerConfig()
+        self._latest = threading.local()  # the record that a thread asked about last
         if not isinstance(connection, Connection):
             connection = resolve_connection(connection)
         self._routing = ProducerRouting(
@@ -82,7 +84,18 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         partition = routing.partition_for(size_bytes)
         # Nothing tells a partitioner what became of a record.
         routing.own_bytes.add_acknowledged(partition, size_bytes)
+        self._latest.size_bytes = size_bytes
         return partition
+
+    def on_new_batch(self, topic: str, cluster: ClusterMetadata, prev_partition: int) -> None:  # noqa: ARG002
+        """Called by kafka-python, in the same thread, before it asks for the partition of a record again.
+
+        It does so where a record would begin a batch, which may be for each.
+        """
+        routing = self._routing.find(topic)
+        if routing is not None:
+            routing.give_back(prev_partition, self._latest.size_bytes)
+            routing.own_bytes.add_acknowledged(prev_partition, -self._latest.size_bytes)
 
     def expect(self, topic: str, size_bytes: int) -> None:
         """As `BalancedProducer.expect`."""

@@ -38,6 +38,8 @@ from telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 5.0
+_EARLY_S = 0.25  # from one early measurement to the next
+_EARLY_MAX = 8
 
 
 class _Topic:
@@ -48,6 +50,7 @@ class _Topic:
         self.total_bytes: int | None = None  # that will have been sent in the end, where that is known
         self.refreshed_bytes = -1  # sent when it was refreshed last
         self.is_due = True
+        self.num_early = 0  # measurements that were asked for before it was their time
         self.is_decided = threading.Event()
 
     @property
@@ -198,23 +201,33 @@ class ProducerRouting:
         if self._thread is None and not self._is_closed:
             self._thread = threading.Thread(
                 target=_decide_on,
-                args=(weakref.ref(self), self._wake, self._config.refresh_s),
+                args=(weakref.ref(self), self._wake),
                 name="evenload-routing",
                 daemon=True,
             )
             self._thread.start()
 
-    def _decide(self) -> bool:
-        """One round. Returns whether there will be another."""
+    def _decide(self) -> float | None:
+        """One round. Returns how long to wait for the next, in seconds; None: there is none."""
         if self._is_closed:
-            return False
+            return None
         self._try(lambda: self._weights.follow(self._collector.weights))
         for topic in list(self._topics.values()):
             if topic.wants_refresh:
                 self._try(partial(self._refresh, topic))
             topic.is_decided.set()
         self._try(self._report)
-        return True
+        return _EARLY_S if self._measures_early() else self._config.refresh_s
+
+    def _measures_early(self) -> bool:
+        """Have brokers measured now where it isn't known yet which part of a topic is ours, a few times."""
+        unknown = [each for each in list(self._topics.values()) if each.routing.is_part_unknown]
+        early = [each for each in unknown if each.num_early < _EARLY_MAX]
+        for topic in early:
+            topic.num_early += 1
+        if early:
+            self._collector.refresh()
+        return bool(early)
 
     def _try(self, act: Callable[[], None]) -> None:
         """What goes wrong is counted, and leaves things as they are; the next round may do better."""
@@ -245,12 +258,13 @@ class ProducerRouting:
             )
 
 
-def _decide_on(routing: weakref.ref[ProducerRouting], wake: threading.Event, refresh_s: float) -> None:
+def _decide_on(routing: weakref.ref[ProducerRouting], wake: threading.Event) -> None:
     """Round after round, until it is closed; or gone, as a producer may be dropped without being closed."""
     while True:
         wake.clear()
         alive = routing()
-        if alive is None or not alive._decide():
+        wait_s = alive._decide() if alive is not None else None
+        if wait_s is None:
             return
         del alive
-        wake.wait(refresh_s)
+        wake.wait(wait_s)

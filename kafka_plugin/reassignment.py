@@ -154,6 +154,11 @@ class Mover:
         return running
 
     @property
+    def has_left_throttles(self) -> bool:
+        """Whether throttles of ours may be in place."""
+        return self._record.throttle is not None
+
+    @property
     def left_behind(self) -> tuple[int, ...]:
         """Brokers whose throttle rates could not be taken off, as they don't answer."""
         throttle = self._record.throttle

@@ -69,6 +69,7 @@ class TopicRouting:
         self.own_bytes = OwnBytes(queued_s)
         self._is_shared = is_shared
         self.num_fallbacks = 0
+        self.is_part_unknown = False  # no measurement has shown yet what of a shared topic is ours
         self._router = router
         self._cache = cache
         self._count_partitions = count_partitions
@@ -142,10 +143,12 @@ class TopicRouting:
             stored = {partition: size_bytes / ratio for partition, size_bytes in grown_bytes.items()}
             own_bytes = self.own_bytes.since(measured_at_s, stored)
             if self._is_shared and remaining_bytes is not None:
-                acknowledged_bytes = self.own_bytes.acknowledged_before(measured_at_s)
-                self._own_part.add(measured_at_s, acknowledged_bytes, sum(grown_bytes.values()))
-                of_all_bytes = self._own_part.of_all(remaining_bytes, stored_ratio=ratio)
-                is_least = of_all_bytes is None
+                sent_bytes = self.own_bytes.sent_before(measured_at_s)
+                self._own_part.add(measured_at_s, sent_bytes, sum(grown_bytes.values()))
+                of_all_bytes = self._own_part.of_all(
+                    remaining_bytes, self.own_bytes.total_sent, stored_ratio=ratio
+                )
+                is_least = self.is_part_unknown = of_all_bytes is None
                 remaining_bytes = remaining_bytes if of_all_bytes is None else of_all_bytes
         route = self._router.route(
             snapshot,

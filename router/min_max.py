@@ -24,8 +24,8 @@ spread over many sets where a program's solution uses as few as it can: of all s
 the ones nearest to the smooth solution are returned.
 
 The solver can give up (seen where capacities differ a thousandfold: what is held then leaves it no room
-within its tolerance). What it found until then is held, below that the smooth solution is followed where that
-can be, and a warning says so.
+within its tolerance, or where next to nothing is to come). What it found until then is held, below that the
+smooth solution is followed where that can be, and the log says so.
 
 Invariants, checked in tests/property/test_levelling_min_max.py:
 1. Shares are at least 0 and sum to 1.
@@ -33,7 +33,7 @@ Invariants, checked in tests/property/test_levelling_min_max.py:
    long as the solver doesn't give up).
 3. Equal sets get equal shares.
 
-Levels have no unit here; router/levelling.py makes them utilisations. No I/O but that warning, no chance.
+Levels have no unit here; router/levelling.py makes them utilisations. No I/O but that line, no chance.
 """
 
 from __future__ import annotations
@@ -262,9 +262,9 @@ def _lexicographic(copies: _Copies, smooth: FloatArray) -> _Least:
 @lru_cache(maxsize=100)
 def _say_incomplete(num_sets: int, num_brokers: int) -> None:
     """Once for a kind of problem: a producer decides each second."""
-    _log.warning(
+    _log.info(
         "levelling %d replica sets over %d brokers: the solver gave up; the fullest brokers are level, those "
-        "below them only nearly. Capacities that differ a thousandfold do that: check them",
+        "below them only nearly",
         num_sets,
         num_brokers,
     )

@@ -42,6 +42,10 @@ class AnyCollector(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
+    def refresh(self) -> None:
+        """Have everything measured anew, now."""
+        ...
+
     def watch(self, topics: Iterable[str]) -> None:
         """Count topics among those that matter."""
         ...

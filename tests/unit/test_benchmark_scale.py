@@ -87,7 +87,7 @@ def test_producers_that_know_their_own_rest_level_without_herding(state: str) ->
 
 
 def test_who_looks_at_its_own_rest_alone_is_seen_to_herd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OwnPart, "of_all", lambda _, remaining_bytes: remaining_bytes)
+    monkeypatch.setattr(OwnPart, "of_all", lambda _, remaining_bytes, __: remaining_bytes)
     load = replace(LOAD, num_producers=20, is_rest_known=True)
     assert max(simulate("20 joined empty", SMALL, load, 1).herd_ratios) > 2.0
 

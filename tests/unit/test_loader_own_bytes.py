@@ -39,6 +39,18 @@ def test_what_a_client_still_holds_is_not_taken_for_stored() -> None:
     assert own.since(1031.0) == {}
 
 
+def test_what_was_sent_by_a_time_is_known_about() -> None:
+    clock = Clock()
+    own = OwnBytes(clock=clock)
+    assert own.sent_before(1000.0) == 0
+    for _ in range(100):
+        own.add_sent(0, 10)
+        clock.now_s += 0.05
+    assert own.sent_before(1005.0) == 1000
+    assert own.sent_before(1002.5) in range(480, 521)
+    assert own.sent_before(999.0) == 0
+
+
 def test_between_two_notes_a_little_more_is_counted_never_less() -> None:
     clock = Clock()
     own = OwnBytes(clock=clock)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_plugin.own_bytes import OwnBytes
+from kafka_plugin.own_bytes import OwnBytes, OwnPart
 from kafka_plugin.routing import TopicRouting
 from router.route import Route
 from router.router import Router
@@ -86,6 +86,12 @@ def test_a_producer_that_began_before_the_first_snapshot_takes_what_it_can_have_
     assert abs(routing.refresh(100 * MIB).shares[0] - 0.55) < 1e-6
 
 
+@pytest.fixture
+def all_sent_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each snapshot is of a moment after all that was sent; the clock says only about that it is."""
+    monkeypatch.setattr(OwnBytes, "sent_before", lambda self, _: self.total_sent)
+
+
 def _shared(cache: SnapshotCache) -> TopicRouting:
     """Broker 1 holds 100 MiB more than broker 2, and this producer has sent 10 MiB of 40 that came."""
     routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
@@ -97,6 +103,7 @@ def _shared(cache: SnapshotCache) -> TopicRouting:
     return routing
 
 
+@pytest.mark.usefixtures("all_sent_before")
 def test_producers_that_know_their_own_rest_leave_room_for_that_of_others() -> None:
     route = _shared(SnapshotCache(30.0)).refresh(50 * MIB)
 
@@ -110,6 +117,15 @@ def test_whose_share_is_not_known_yet_looks_ahead_as_if_nobody_knew_the_rest() -
     assert routing.refresh(10 * MIB).shares == routing.refresh(None).shares
 
 
+def test_who_writes_alone_is_not_misled_by_what_is_on_its_way() -> None:
+    part = OwnPart()
+    part.add(0.0, 0, 0.0)
+    part.add(0.1, 10, 900.0)  # brokers were slow to answer, and hold by then what was sent meanwhile
+    assert part.of_all(5000, sent_bytes=1000) == 5000
+    assert part.of_all(5000, sent_bytes=300) == 15000
+
+
+@pytest.mark.usefixtures("all_sent_before")
 def test_a_part_is_judged_by_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     routing = _shared(cache := SnapshotCache(30.0))
     routing.refresh(50 * MIB)
@@ -138,6 +154,7 @@ def _rests_told(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return told
 
 
+@pytest.mark.usefixtures("all_sent_before")
 def test_a_ratio_that_is_learnt_late_makes_nobodys_bytes_new(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = SnapshotCache(30.0)
     routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
@@ -151,6 +168,7 @@ def test_a_ratio_that_is_learnt_late_makes_nobodys_bytes_new(monkeypatch: pytest
     assert told[-1] == pytest.approx(120 * MIB)
 
 
+@pytest.mark.usefixtures("all_sent_before")
 def test_a_partition_that_had_no_leader_at_first_has_not_just_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = SnapshotCache(30.0)
     routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
