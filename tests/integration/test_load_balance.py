@@ -51,14 +51,14 @@ def fill(connection: Connection, broker_id: int, size_bytes: int) -> None:
 
 
 def best_utilisation(connection: Connection, more_bytes: int) -> float:
-    """The level that water reaches: all brokers end there, or are above it already."""
+    """The highest level in the end: that which water reaches, or where a broker is above it already."""
     brokers = sample_once(connection).brokers.values()
     low, high = 0.0, 2.0
     for _ in range(60):
         level = (low + high) / 2
         room = sum(max(0.0, level * b.capacity_bytes - b.used_bytes) for b in brokers if b.capacity_bytes)
         low, high = (level, high) if room < more_bytes else (low, level)
-    return high
+    return max(high, *(broker.utilisation or 0.0 for broker in brokers))
 
 
 def highest_utilisation(connection: Connection) -> tuple[float, float]:
