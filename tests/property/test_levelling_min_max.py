@@ -219,7 +219,7 @@ def test_where_the_solver_gives_up_what_it_has_found_is_held_and_that_is_said(
         lambda *given: solve(*given) if next(calls) < num_solved else None,
     )
     router.min_max._say_incomplete.cache_clear()
-    with caplog.at_level(logging.WARNING, "router.min_max"):
+    with caplog.at_level(logging.INFO, "router.min_max"):
         shares = level(problem)
         level(problem)
     assert_are_shares(shares)
