@@ -99,6 +99,8 @@ class Loads:
         self._start()
 
     def _start(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()  # it has ended, and may have been read to its end
         self._num_tries += 1
         assert self._num_tries <= TRIES_MAX, (
             f"{self.names[-1]} doesn't come to an end: {self._log.read_text()[-2000:]}"
