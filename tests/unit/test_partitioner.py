@@ -1,11 +1,17 @@
-"""Keyed records go where the Java client would put them; others where the router says."""
+"""Keyed records go where the Java client would put them; others where the router says, and count once."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kafka.partitioner import murmur2
 
-from kafka_plugin.partitioner import java_partition
+from kafka_connection import Connection
+from kafka_plugin.config import ProducerConfig
+from kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
+from telemetry_collector.collector import Collector
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 JAVA_MURMUR2 = {
@@ -22,3 +28,19 @@ JAVA_MURMUR2 = {
 def test_murmur2_is_the_java_clients(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed % 2**32
     assert java_partition(key, 7) == (hashed & 0x7FFFFFFF) % 7
+
+
+def test_a_record_that_is_asked_about_again_for_a_new_batch_counts_once() -> None:
+    known: Any = SimpleNamespace(partitions_for_topic=lambda _: {0, 1, 2})
+    config = ProducerConfig(first_snapshot_timeout_s=0, batch_bytes=1000)
+    collector = Collector(Connection(bootstrap_servers="127.0.0.1:1"))
+    with NodeAwarePartitioner("127.0.0.1:1", config=config, collector=collector) as partitioner:
+        sent = [0, 0, 0]
+        for _ in range(300):
+            first = partitioner.partition("t", None, None, None, b"x" * 500, known)
+            partitioner.on_new_batch("t", known, first)
+            sent[partitioner.partition("t", None, None, None, b"x" * 500, known)] += 500
+        routing = partitioner._routing.find("t")
+        assert routing is not None
+        assert [routing.own_bytes.sent(number) for number in range(3)] == sent
+        assert max(sent) - min(sent) <= 1000
