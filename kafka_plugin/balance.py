@@ -35,6 +35,7 @@ from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 __all__ = ["BalanceOutcome", "BalanceProgress", "cancel_balance", "execute_balance", "preview_balance"]
 
 _SNAPSHOT_TIMEOUT_S = 30.0
+_THROTTLES_OFF = "an earlier balance had left its throttles behind; they are off now."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,6 @@ class BalanceOutcome:
     after: ClusterSnapshot | None = None
     moved_bytes: int = 0
     notes: tuple[str, ...] = ()
-
-
-_THROTTLES_OFF = "an earlier balance had left its throttles behind; they are off now."
 
 
 def preview_balance(

@@ -143,11 +143,8 @@ class TopicRouting:
             stored = {partition: size_bytes / ratio for partition, size_bytes in grown_bytes.items()}
             own_bytes = self.own_bytes.since(measured_at_s, stored)
             if self._is_shared and remaining_bytes is not None:
-                sent_bytes = self.own_bytes.sent_before(measured_at_s)
-                self._own_part.add(measured_at_s, sent_bytes, sum(grown_bytes.values()))
-                of_all_bytes = self._own_part.of_all(
-                    remaining_bytes, self.own_bytes.total_sent, stored_ratio=ratio
-                )
+                grown = sum(grown_bytes.values())
+                of_all_bytes = self._remaining_of_all(remaining_bytes, grown, measured_at_s, ratio)
                 is_least = self.is_part_unknown = of_all_bytes is None
                 remaining_bytes = remaining_bytes if of_all_bytes is None else of_all_bytes
         route = self._router.route(
@@ -166,6 +163,13 @@ class TopicRouting:
         with self._swapping:  # the client may have refused a partition while shares were being decided
             self._route = self._restricted(route)
         return self._route
+
+    def _remaining_of_all(
+        self, remaining_bytes: int, grown_bytes: float, measured_at_s: float, ratio: float
+    ) -> int | None:
+        """What all producers of the topic will still send; None until a measurement shows our part."""
+        self._own_part.add(measured_at_s, self.own_bytes.sent_before(measured_at_s), grown_bytes)
+        return self._own_part.of_all(remaining_bytes, self.own_bytes.total_sent, stored_ratio=ratio)
 
     def _say(self, notes: tuple[str, ...]) -> None:
         """Log what routing can't level and what would help: each once, whatever its figures are by then."""

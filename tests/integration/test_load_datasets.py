@@ -166,12 +166,12 @@ def test_samples_are_shuffled_once_by_seed(connection: Connection, name: str) ->
 
 def test_many_transactions_make_one_dataset(connection: Connection, name: str) -> None:
     config = LoaderConfig(transaction_bytes=4_000, block_bytes=1_000)
-    source = {"x": np.arange(1_000), "text": [f"sample {n}" for n in range(1_000)]}
+    source = {"x": np.arange(2_000), "text": [f"sample {n}" for n in range(2_000)]}
     for encoding in ("packed", "record"):
         manifest = load_dataset(
             source, f"{name}-{encoding}", connection=connection, encoding=encoding, config=config
         )
-        assert sum(runs.num_runs for runs in manifest.partitions) > 10  # every commit ends a run
+        assert sum(runs.num_runs for runs in manifest.partitions) > 20  # every commit ends a run
         assert verify(connection, manifest).is_clean
 
 

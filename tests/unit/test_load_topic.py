@@ -37,18 +37,22 @@ class SilentAdmin:
         return {"topics": [{"error_code": InvalidPartitionsError.errno, "error_message": None}]}
 
 
+def _create(topic: str, *, timeout_s: float) -> None:
+    topics.create_topic(
+        Connection(bootstrap_servers="a:1"),
+        topic,
+        num_partitions=1,
+        replication=1,
+        assignments=None,
+        configs={},
+        timeout_s=timeout_s,
+    )
+
+
 def test_a_topic_that_is_refused_without_a_word_says_by_which_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "open_admin", lambda *_, **__: SilentAdmin())
     with pytest.raises(TopicError, match="can't be made: InvalidPartitionsError"):
-        topics.create_topic(
-            Connection(bootstrap_servers="a:1"),
-            "t",
-            num_partitions=1,
-            replication=1,
-            assignments=None,
-            configs={},
-            timeout_s=1,
-        )
+        _create("t", timeout_s=1)
 
 
 def test_a_connection_that_is_lost_while_a_topic_is_made_is_a_sentence(
@@ -60,15 +64,7 @@ def test_a_connection_that_is_lost_while_a_topic_is_made_is_a_sentence(
     monkeypatch.setattr(SilentAdmin, "create_topics", lose)
     monkeypatch.setattr(topics, "open_admin", lambda *_, **__: SilentAdmin())
     with pytest.raises(TopicError, match=r"can't be made: .*connection reset by peer"):
-        topics.create_topic(
-            Connection(bootstrap_servers="a:1"),
-            "t",
-            num_partitions=1,
-            replication=1,
-            assignments=None,
-            configs={},
-            timeout_s=1,
-        )
+        _create("t", timeout_s=1)
 
 
 class LeaderlessAdmin(SilentAdmin):
@@ -95,13 +91,5 @@ def test_only_a_topic_that_was_made_here_is_deleted_again(monkeypatch: pytest.Mo
         "Topic 'theirs' isn't ready: not all of its 3 leaders answered within 0 s (KafkaConnectionError)."
     )
     with pytest.raises(TopicError, match=r"not all of its 1 leaders answered .*; it was deleted again"):
-        topics.create_topic(
-            connection,
-            "ours",
-            num_partitions=1,
-            replication=1,
-            assignments=None,
-            configs={},
-            timeout_s=0.0,
-        )
+        _create("ours", timeout_s=0.0)
     assert LeaderlessAdmin.deleted == ["ours"]

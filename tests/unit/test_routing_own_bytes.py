@@ -19,8 +19,14 @@ from telemetry_collector.testing import make_snapshot
 MIB = 1 << 20
 
 
-def _routing(cache: SnapshotCache) -> TopicRouting:
-    return TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB)
+def _routing(cache: SnapshotCache, *, is_shared: bool = False) -> TopicRouting:
+    return TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=is_shared)
+
+
+def _send(routing: TopicRouting, partition: int, size_bytes: int) -> None:
+    """Sent, and acknowledged."""
+    routing.own_bytes.add_sent(partition, size_bytes)
+    routing.own_bytes.add_acknowledged(partition, size_bytes)
 
 
 def _put(cache: SnapshotCache, held_mib: tuple[int, int], used_mib: tuple[int, int] | None = None) -> None:
@@ -94,11 +100,10 @@ def all_sent_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _shared(cache: SnapshotCache) -> TopicRouting:
     """Broker 1 holds 100 MiB more than broker 2, and this producer has sent 10 MiB of 40 that came."""
-    routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
+    routing = _routing(cache, is_shared=True)
     _put(cache, (0, 0), (150, 50))
     routing.refresh(60 * MIB)
-    routing.own_bytes.add_sent(1, 10 * MIB)
-    routing.own_bytes.add_acknowledged(1, 10 * MIB)
+    _send(routing, 1, 10 * MIB)
     _put(cache, (0, 40), (150, 90))
     return routing
 
@@ -112,7 +117,7 @@ def test_producers_that_know_their_own_rest_leave_room_for_that_of_others() -> N
 
 def test_whose_share_is_not_known_yet_looks_ahead_as_if_nobody_knew_the_rest() -> None:
     cache = SnapshotCache(30.0)
-    routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
+    routing = _routing(cache, is_shared=True)
     _put(cache, (0, 0), (150, 50))
     assert routing.refresh(10 * MIB).shares == routing.refresh(None).shares
 
@@ -134,8 +139,7 @@ def test_a_part_is_judged_by_the_last_minute(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(routing.own_bytes, "_clock", lambda: later_s)
     _put(cache, (0, 40), (150, 90))
     routing.refresh(50 * MIB)
-    routing.own_bytes.add_sent(0, 10 * MIB)
-    routing.own_bytes.add_acknowledged(0, 10 * MIB)
+    _send(routing, 0, 10 * MIB)
     later_s += 1.0
     _put(cache, (10, 40), (160, 90))  # nobody else writes any more
 
@@ -157,12 +161,11 @@ def _rests_told(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 @pytest.mark.usefixtures("all_sent_before")
 def test_a_ratio_that_is_learnt_late_makes_nobodys_bytes_new(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = SnapshotCache(30.0)
-    routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
+    routing = _routing(cache, is_shared=True)
     told = _rests_told(monkeypatch)
     _put(cache, (400, 400))
     routing.refresh(50 * MIB)
-    routing.own_bytes.add_sent(0, 10 * MIB)
-    routing.own_bytes.add_acknowledged(0, 10 * MIB)
+    _send(routing, 0, 10 * MIB)
     _put(cache, (403, 406))  # 3 MiB of ours, 6 of others
     routing.refresh(40 * MIB, expected_ratio=0.3)
     assert told[-1] == pytest.approx(120 * MIB)
@@ -171,7 +174,7 @@ def test_a_ratio_that_is_learnt_late_makes_nobodys_bytes_new(monkeypatch: pytest
 @pytest.mark.usefixtures("all_sent_before")
 def test_a_partition_that_had_no_leader_at_first_has_not_just_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = SnapshotCache(30.0)
-    routing = TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=True)
+    routing = _routing(cache, is_shared=True)
     told = _rests_told(monkeypatch)
     _put(cache, (400, 400))
     whole = cache.latest()
@@ -180,8 +183,7 @@ def test_a_partition_that_had_no_leader_at_first_has_not_just_grown(monkeypatch:
     layout = {"t": {**whole.snapshot.topics["t"], 1: leaderless}}
     cache.put(replace(whole.snapshot, topics=layout))
     routing.refresh(50 * MIB)
-    routing.own_bytes.add_sent(0, 10 * MIB)
-    routing.own_bytes.add_acknowledged(0, 10 * MIB)
+    _send(routing, 0, 10 * MIB)
     _put(cache, (410, 400))
     routing.refresh(40 * MIB)
     assert told[-1] == 40 * MIB
@@ -237,8 +239,7 @@ def test_setting_the_machines_time_changes_no_decision(jump_s: float) -> None:
     routing = _routing(cache)
     _put(cache, (0, 0))
     routing.refresh(100 * MIB)
-    routing.own_bytes.add_sent(0, 30 * MIB)
-    routing.own_bytes.add_acknowledged(0, 30 * MIB)
+    _send(routing, 0, 30 * MIB)
     snapshot = make_snapshot(
         [30 * MIB, 0],
         1000 * MIB,
