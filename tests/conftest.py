@@ -17,7 +17,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -37,6 +37,7 @@ from kafka.admin import (
     ResourcePattern,
     ResourceType,
 )
+from kafka.errors import KafkaError
 from kafka.protocol.admin import DescribeAclsRequest
 
 from evenload.local_cluster import LocalCluster, temporary_cluster
@@ -51,6 +52,7 @@ hypothesis.settings.load_profile("evenload")
 
 NUM_GUARDED_BROKERS = 3
 ACCOUNTS = [f"account{number}" for number in range(100)]
+PATIENCE_S = 60
 DEFAULT_TEST_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -65,6 +67,22 @@ def cluster() -> Iterator[LocalCluster]:
 def connection(cluster: LocalCluster) -> Connection:
     """How to reach `cluster`."""
     return cluster.connection
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for what an admin client is asked, while some questions still go to a broker that is dead."""
+
+    def wait(happened: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            with suppress(KafkaError):
+                if happened():
+                    return
+            time.sleep(0.05)
+        pytest.fail("it never happened")
+
+    return wait
 
 
 @pytest.fixture

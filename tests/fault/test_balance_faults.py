@@ -29,8 +29,8 @@ from kafka_plugin.topics import create_topic
 from telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
-SLOW = "400KiB/s"
-SLOWLY = BalanceConfig(throttle_bytes_per_s=MIB, poll_s=0.05, quiet_s=1)
+SLOW = "1MiB/s"
+SLOWLY = BalanceConfig(throttle_bytes_per_s=2 * MIB, poll_s=0.05, quiet_s=1)
 FAST = BalanceConfig(throttle_bytes_per_s=200 * MIB, poll_s=0.05)
 
 pytestmark = pytest.mark.timeout(300)
@@ -38,8 +38,9 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[tuple[LocalCluster, DatasetManifest]]:
-    """Three brokers that throttle without a burst first, and a dataset on them."""
-    no_burst = {"replication.quota.window.num": "2"}
+    """Three brokers that throttle without bursts, and a dataset on them."""
+    # The rate is looked at before a fetch, whose answer then comes whole: let it be small.
+    no_burst = {"replication.quota.window.num": "2", "replica.fetch.response.max.bytes": str(100_000)}
     with temporary_cluster(
         num_brokers=3, capacity_bytes=[300 * MIB] * 3, broker_properties=no_burst
     ) as cluster:
