@@ -84,17 +84,16 @@ class Collector(SnapshotThread):
         """Count `topics` among those that matter from now on, without waiting for their layout."""
         added = frozenset(topics)
         with self._news:
-            if self._topics is not None:
-                self._topics |= added
-        self._tell(lambda measuring: measuring.watch(added))
+            if self._topics is None or self._topics.issuperset(added):
+                return
+            self._topics |= added
+        self.refresh()
 
     def unwatch(self, topics: Iterable[str]) -> None:
         """Count `topics` no longer among those that matter; does nothing where all of them do."""
-        removed = frozenset(topics)
         with self._news:
             if self._topics is not None:
-                self._topics -= removed
-        self._tell(lambda measuring: measuring.unwatch(removed))
+                self._topics -= frozenset(topics)
 
     @property
     def statistics(self) -> CollectorStatistics:
@@ -157,7 +156,7 @@ class Collector(SnapshotThread):
                 measuring = self._measuring = Measuring(
                     sources,
                     self._config,
-                    topics=self._topics,
+                    topics=lambda: self._topics,
                     capacity_bytes_by_broker=self._connection.capacity_bytes_by_broker,
                     publish=self._publish,
                     counter=self._counter,

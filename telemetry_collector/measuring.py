@@ -31,7 +31,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from telemetry_collector.broker_metrics import BrokerMetrics
@@ -77,7 +77,8 @@ class Measuring:
     Args:
         sources: whom to ask; whoever made them closes them, after `run` has ended.
         config: how often, how long.
-        topics: the topics that matter, None for all.
+        topics: says which topics matter, None for all; asked for each question, after its time is taken:
+            what is measured from some time on is of all topics that mattered by then.
         capacity_bytes_by_broker: configured capacities.
         publish: called in the loop with each new snapshot.
         counter: counts answers and failures.
@@ -91,7 +92,7 @@ class Measuring:
         sources: Sequence[Source],
         config: CollectorConfig,
         *,
-        topics: Iterable[str] | None,
+        topics: Callable[[], frozenset[str] | None],
         capacity_bytes_by_broker: Mapping[int, int],
         publish: Callable[[Assembled], None],
         counter: StatisticsCounter,
@@ -101,7 +102,7 @@ class Measuring:
     ) -> None:
         self._config = config
         self._sources = sources
-        self._topics = None if topics is None else frozenset(topics)
+        self._topics = topics
         self._publish = publish
         self._counter = counter
         self._rng = rng
@@ -142,17 +143,6 @@ class Measuring:
         """Ask everything, now."""
         self._force(is_per_broker=False)
 
-    def watch(self, topics: Iterable[str]) -> None:
-        """Count `topics` among those that matter, and ask for them now."""
-        if self._topics is not None and not self._topics.issuperset(topics):
-            self._topics |= frozenset(topics)
-            self.refresh()
-
-    def unwatch(self, topics: Iterable[str]) -> None:
-        """Ask for `topics` no more, from the next question on."""
-        if self._topics is not None:
-            self._topics -= frozenset(topics)
-
     # The life of one conversation.
 
     def _start(self, tasks: asyncio.TaskGroup, source: Source, broker_id: int | None) -> None:
@@ -175,17 +165,18 @@ class Measuring:
                     await talk.wake.wait()
 
     async def _ask(self, talk: _Conversation, *, is_full: bool) -> None:
+        asked_at_s = self._clock()
+        topics = self._topics()
         question = Question(
             broker_id=talk.broker_id,
-            topics=self._topics,
+            topics=topics,
             is_full=is_full,
             layout=self._observations.layout,
-            timeout_s=self._timeout_s(talk, is_full=is_full),
+            timeout_s=self._timeout_s(talk, is_about_all=is_full and topics is None),
         )
         if talk.source.is_essential and not talk.num_failures:
             self._awaited.add(talk)
             self._all_are_in.clear()
-        asked_at_s = self._clock()
         try:
             async with asyncio.timeout(question.timeout_s + _DEADLINE_SLACK_S):
                 observation = await talk.source.answer(question)
@@ -255,10 +246,10 @@ class Measuring:
         if talk.broker_id is not None and talk.source.is_essential:
             self._observations.miss(talk.broker_id, asked_at_s=asked_at_s)
 
-    def _timeout_s(self, talk: _Conversation, *, is_full: bool) -> float:
+    def _timeout_s(self, talk: _Conversation, *, is_about_all: bool) -> float:
         if not talk.source.is_essential:
             return self._config.metrics_deadline_s
-        is_about_all_partitions = talk.broker_id is None and is_full and self._topics is None
+        is_about_all_partitions = talk.broker_id is None and is_about_all
         return self._config.full_deadline_s if is_about_all_partitions else self._config.deadline_s
 
     def _wait_s(self, talk: _Conversation) -> float:

@@ -80,9 +80,10 @@ class RemoteCollector(SnapshotThread):
         """Count `topics` among those that matter from now on, without waiting for their layout."""
         added = frozenset(topics)
         with self._news:
-            if self._topics is not None:
-                self._topics |= added
-        self._tell(lambda polling: polling.watch(added))
+            if self._topics is None or self._topics.issuperset(added):
+                return
+            self._topics |= added
+        self._tell(lambda polling: polling.ask_now())
         if (own := self._own) is not None:
             own.watch(added)
 
@@ -134,7 +135,7 @@ class RemoteCollector(SnapshotThread):
                 polling = self._polling = Polling(
                     requests,
                     self._config,
-                    topics=self._topics,
+                    topics=lambda: self._topics,
                     bootstrap_servers=self._connection.bootstrap_servers,
                     ask_cluster_id=self._ask_cluster_id,
                     listener=self,

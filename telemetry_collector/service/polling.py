@@ -65,7 +65,7 @@ class Polling:
     Args:
         requests: how it is asked.
         config: how often, how long to wait, how old an answer may be.
-        topics: the topics that matter; None: all of them.
+        topics: says which topics matter, None for all; asked as in measuring.py.
         bootstrap_servers: of our own brokers, for sentences.
         ask_cluster_id: asks our own brokers; raises `SourceError`.
         listener: told of what comes of it.
@@ -78,7 +78,7 @@ class Polling:
         requests: ServiceRequests,
         config: CollectorConfig,
         *,
-        topics: frozenset[str] | None,
+        topics: Callable[[], frozenset[str] | None],
         bootstrap_servers: str,
         ask_cluster_id: Callable[[], Awaitable[str]],
         listener: Listener,
@@ -97,6 +97,7 @@ class Polling:
         self._cluster_id: str | None = None
         self._max_age_s: float | None = None
         self._tag: str | None = None
+        self._tagged: object = None  # the question that the tag is of
         self._measured_at_s: float | None = None
         self._num_failures = 0
         self._is_usable = False
@@ -129,18 +130,13 @@ class Polling:
         self._max_age_s = 0.0
         self._wake.set()
 
-    def watch(self, topics: Iterable[str]) -> None:
-        """Count topics among those that matter, and ask for them now."""
-        if self._topics is not None and not self._topics.issuperset(topics):
-            self._topics |= frozenset(topics)
-            self._tag = None
-            self._wake.set()
+    def ask_now(self) -> None:
+        """Ask now: other topics matter."""
+        self._wake.set()
 
     def announce(self, intent: Intent) -> None:
         """Tell what a load of ours will still write."""
-        if intent.load not in self._own_loads:
-            self._own_loads.add(intent.load)
-            self._tag = None
+        self._own_loads.add(intent.load)
         self._put_intent(intent.load, intent)
 
     def withdraw(self, load: str) -> None:
@@ -148,7 +144,7 @@ class Polling:
         if self._is_usable:
             self._put_intent(load, None)
         else:
-            self._forget(load)
+            self._own_loads.discard(load)
 
     def report(self, reports: Iterable[RouteReport]) -> None:
         """Tell how records are routed."""
@@ -196,11 +192,10 @@ class Polling:
 
     async def _ask_service(self, cluster_id: str) -> None:
         max_age_s, self._max_age_s = self._max_age_s, None
-        topics, own_loads = self._topics, frozenset(self._own_loads)
         sent_at_s, sent_wall_s = time.monotonic(), time.time()
-        tagged = await self._requests.snapshot(
-            topics, without_loads=own_loads, max_age_s=max_age_s, tag=self._tag
-        )
+        question = topics, own_loads = self._topics(), frozenset(self._own_loads)
+        tag = self._tag if question == self._tagged else None
+        tagged = await self._requests.snapshot(topics, without_loads=own_loads, max_age_s=max_age_s, tag=tag)
         if tagged is None:
             if self._measured_at_s is not None:
                 self._check_age(self._measured_at_s)
@@ -227,8 +222,7 @@ class Polling:
         snapshot = self._as_ours(answer, taken_at_s=sent_wall_s + (measured_at_s - sent_at_s))
         self._listener.use(Assembled(snapshot, measured_at_s, measured_at_s), answer.weights)
         self._counter.count_snapshot()
-        is_same_question = topics == self._topics and own_loads == self._own_loads
-        self._tag = tagged.tag if is_same_question else None
+        self._tag, self._tagged = tagged.tag, question
 
     def _as_ours(self, answer: SnapshotAnswer, *, taken_at_s: float) -> ClusterSnapshot:
         """The snapshot in terms of our own clock, with the bytes that others have announced."""
@@ -267,7 +261,7 @@ class Polling:
         self._num_failures += 1
         self._is_usable = False
         for load in [load for load, intent in self._intents.items() if intent is None]:
-            self._forget(load)
+            self._own_loads.discard(load)
         self._intents.clear()
         self._reports.clear()
         known = self._measured_at_s
@@ -282,11 +276,6 @@ class Polling:
         if self._is_usable:
             self._intents[load] = intent
             self._has_news.set()
-
-    def _forget(self, load: str) -> None:
-        """A load of ours that is over."""
-        self._own_loads.discard(load)
-        self._tag = None
 
     async def _tell_on(self) -> None:
         while True:
@@ -305,7 +294,7 @@ class Polling:
             if self._intents.get(load) is intent:  # and nothing newer meanwhile
                 self._intents.pop(load, None)
                 if intent is None:
-                    self._forget(load)
+                    self._own_loads.discard(load)
         if self._reports:
             reports, self._reports = self._reports, {}
             await self._count("reports", self._requests.report(list(reports.values())))

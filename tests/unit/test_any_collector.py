@@ -95,6 +95,13 @@ def test_topics_watched_before_and_after_the_start_are_measured(make: MakeCollec
         assert set(collector.snapshot(max_age_s=0.0).topics) == {"t", "u", "v"}
 
 
+def test_a_topic_that_is_watched_is_measured_at_once(make: MakeCollector) -> None:
+    with make(SLOW, ("t",)) as collector:
+        collector.snapshot()
+        collector.watch(["u"])
+        _wait_for(lambda: (cached := collector.cache.latest()) is not None and "u" in cached.snapshot.topics)
+
+
 def test_a_broker_that_went_silent_has_been_so_for_as_long_by_our_own_clock(
     make: MakeCollector, cluster: FakeCluster
 ) -> None:

@@ -99,7 +99,7 @@ def test_while_a_service_misbehaves_brokers_are_measured_from_here(
         _wait_for(lambda: _used_bytes(collector) == BY_ITSELF)
         assert collector.is_without_service
         assert collector.num_without_service == 1
-        assert reason in _failure(collector)
+        _wait_for(lambda: reason in _failure(collector))  # at first, it may also have been too slow
         assert collector.statistics.num_faults["collector_service"] == 0
         service.misbehave = None
         _wait_for(lambda: _used_bytes(collector) == BY_SERVICE)

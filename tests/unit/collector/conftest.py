@@ -73,13 +73,14 @@ class _Watched:
         self, sources: Sequence[Source], config: CollectorConfig, topics: Iterable[str] | None = None
     ) -> None:
         self.wall_jump_s = 0.0
+        self.topics = None if topics is None else frozenset(topics)
         self.loop = asyncio.get_running_loop()
         self.published: list[tuple[float, Assembled]] = []
         self.counter = StatisticsCounter([source.name for source in sources])
         self.measuring = Measuring(
             sources,
             config,
-            topics=topics,
+            topics=lambda: self.topics,
             capacity_bytes_by_broker={},
             publish=lambda assembled: self.published.append((self.loop.time(), assembled)),
             counter=self.counter,

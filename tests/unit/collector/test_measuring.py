@@ -119,12 +119,15 @@ def test_a_refresh_asks_the_cluster_first_and_then_everything_of_every_broker(
     assert sorted(order[1:]) == [(1, True, True), (2, True, True), (3, True, True)]
 
 
-def test_watching_another_topic_measures_it_at_once(measure: Measure, cluster: FakeCluster) -> None:
+def test_a_topic_that_matters_from_now_on_is_in_what_is_asked_next(
+    measure: Measure, cluster: FakeCluster
+) -> None:
     async def scenario(watched: Watched) -> None:
         await asyncio.sleep(1.0)
         assert set(watched.latest.topics) == {"t"}
         assert watched.latest.leader_bytes("u") == {1: 0, 2: 0, 3: 0}
-        watched.measuring.watch(["u"])
+        watched.topics = frozenset(["t", "u"])
+        watched.measuring.refresh()
         await asyncio.sleep(1.0)
         assert set(watched.latest.topics) == {"t", "u"}
         assert watched.latest.leader_bytes("u") == {1: 0, 2: 0, 3: 40}
