@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, cast
+from typing import Any, Self
 
 from kafka_connection import Connection
 from kafka_plugin.producer import BalancedProducer
@@ -22,7 +22,10 @@ from telemetry_collector.cache import SnapshotCache
 from telemetry_collector.collector import Collector, sample_once
 from telemetry_collector.config import CollectorConfig
 from telemetry_collector.errors import CollectorClosedError, NoFreshSnapshotError
+from telemetry_collector.opening import AnyCollector
+from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 
 OFTEN = CollectorConfig(interval_s=0.5, full_interval_s=3.0)
 LATE_S = 5.0
@@ -33,43 +36,70 @@ Opener = Callable[[Mapping[str, Any]], AbstractContextManager[BalancedProducer]]
 Condition = Callable[[Connection, str], AbstractContextManager[Opener]]
 
 
-class StandIn(Protocol):
-    """What a producer asks of a collector that runs already."""
-
-    cache: SnapshotCache
-
-    def watch(self, topics: Iterable[str]) -> None:
-        """These topics matter from now on."""
-
-    def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:
-        """One that is so fresh, or a CollectorError within that time."""
-
-
-class DeadCollector:
-    """Nobody answers: connections are refused, at once."""
+class StandIn(AnyCollector):
+    """Runs already, has no weights, and nothing that it is told changes what it says."""
 
     def __init__(self) -> None:
         self.cache = SnapshotCache(30.0)
 
+    def start(self) -> Self:
+        """Nothing more."""
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left."""
+
+    def close(self) -> None:
+        """Shared: it goes on."""
+
+    def refresh(self) -> None:
+        """It measures when it does."""
+
     def watch(self, topics: Iterable[str]) -> None:
-        """Nobody hears it."""
+        """It knows the benchmark's topic already, or none."""
+
+    def announce(self, intent: Intent) -> None:
+        """In vain."""
+
+    def withdraw(self, load: str) -> None:
+        """In vain."""
+
+    def report(self, reports: Iterable[RouteReport]) -> None:
+        """In vain."""
+
+    @property
+    def weights(self) -> None:
+        """Nobody has set any."""
+        return None
+
+    @property
+    def statistics(self) -> CollectorStatistics:
+        """Of nothing."""
+        return StatisticsCounter([]).read()
+
+
+class DeadCollector(StandIn):
+    """Nobody answers: connections are refused, at once."""
 
     def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:  # noqa: ARG002
         """Fails at once."""
         raise CollectorClosedError("connection refused")
 
 
-class SlowCollector:
+class SlowCollector(StandIn):
     """All that it says is what a real one said 5 s before; no question is answered sooner than after that."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
-        self.cache = SnapshotCache(30.0)
+        super().__init__()
         self._servers = connection.bootstrap_servers
         self._source = Collector(connection, OFTEN, topics=[topic])
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._copy, name="slow-collector", daemon=True)
 
-    def __enter__(self) -> SlowCollector:
+    def __enter__(self) -> Self:
         self._source.start()
         self._thread.start()
         return self
@@ -78,9 +108,6 @@ class SlowCollector:
         self._is_over.set()
         self._thread.join()
         self._source.close()
-
-    def watch(self, topics: Iterable[str]) -> None:
-        """It watches the topic of the benchmark already."""
 
     def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:  # noqa: ARG002
         """Waits in vain for as long as the caller has patience, or 5 s."""
@@ -97,18 +124,15 @@ class SlowCollector:
                 self.cache.put(said.popleft()[1])
 
 
-class LyingCollector:
+class LyingCollector(StandIn):
     """Says that one broker is empty and all others are nearly full, whatever is true.
 
     Then all records go to that one broker: a producer has to believe somebody.
     """
 
     def __init__(self, connection: Connection, topic: str) -> None:
-        self.cache = SnapshotCache(30.0)
+        super().__init__()
         self._truth = sample_once(connection, topics=[topic])
-
-    def watch(self, topics: Iterable[str]) -> None:
-        """It knows the topic of the benchmark already."""
 
     def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:  # noqa: ARG002
         """A fresh lie."""
@@ -178,6 +202,6 @@ def _sharing(connection: Connection, collector: StandIn) -> Opener:
     """Opens producers that share a collector and leave it running."""
 
     def open_producer(settings: Mapping[str, Any]) -> BalancedProducer:
-        return BalancedProducer(settings, connection=connection, collector=cast(Collector, collector))
+        return BalancedProducer(settings, connection=connection, collector=collector)
 
     return open_producer

@@ -95,7 +95,11 @@ class ProducerConfig(BaseModel):
         description="Choose partitions of keyed records too; those of one key are then in several.",
     )
     batch_bytes: int = Field(
-        default=256 << 10, gt=0, description="Bytes for which records stay on one partition."
+        default=4 << 20,
+        gt=0,
+        description="Bytes for which records stay on one partition, at most; less where a turn more or less "
+        "would be seen in how full brokers are, or little is still to come. A `BalancedProducer` stays no "
+        "longer than `sticky.partitioning.linger.ms` either, by default 10 ms.",
     )
     refresh_s: float = Field(
         default=1.0, gt=0, le=60, description="How often shares are decided anew while records come."

@@ -22,6 +22,7 @@ from kafka_plugin.producer_routing import ProducerRouting
 from router.config import RouterConfig
 from telemetry_collector.opening import AnyCollector
 
+_TURN_MAX_BYTES = 256 << 10  # there is no clock by which a turn of a slow producer would end
 _QUEUED_S = 30.0  # kafka-python's queue has no bound; a record counts as stored then, seen there or not
 
 
@@ -46,7 +47,9 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         router_config: RouterConfig | None = None,
         collector: AnyCollector | None = None,
     ) -> None:
-        self._config = config or ProducerConfig()
+        config = config or ProducerConfig()
+        short_bytes = min(config.batch_bytes, _TURN_MAX_BYTES)
+        self._config = config.model_copy(update={"batch_bytes": short_bytes})
         self._latest = threading.local()  # the record that a thread asked about last
         if not isinstance(connection, Connection):
             connection = resolve_connection(connection)

@@ -6,7 +6,7 @@
 
 It is that class, with few methods changed. `produce` and `produce_batch` choose the partition, as that client
 calls nobody to do so: an explicit partition is kept, a record with a key goes where the Java client would put
-it, all others go where the router says, about a batch of bytes at a time. And no record is lost silently: the
+it, all others go where the router says, in turns of some milliseconds. And no record is lost silently: the
 first record of a topic waits until all its leaders answer, and a delivery report without error but without
 offset (a record that confluent-kafka 2.16 has lost on a new topic) reaches the caller as an error.
 
@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 _client_log = logging.getLogger("kafka_plugin.librdkafka")
 _client_log.addHandler(logging.NullHandler())
 _STATISTICS_MS = 5000
+_STICKY_MS = 10  # librdkafka's own default
 _STATISTICS_AGE_MAX_S = 30.0
 _MEASURABLE_BYTES = 1 << 20
 _JAVA_PARTITIONER = "murmur2_random"
@@ -113,6 +114,7 @@ class BalancedProducer(Producer):
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
         self._spreads_keys = self._config.spread_keys
+        self._turn_s = float(own.get("sticky.partitioning.linger.ms", _STICKY_MS)) / 1000
         self._opening = threading.Lock()
         self._topics: dict[str, TopicTurns] = {}
         self._transmitted = (0, 0)
@@ -183,14 +185,14 @@ class BalancedProducer(Producer):
     ) -> int:
         """As `confluent_kafka.Producer.produce_batch`, but partitions and headers of messages count.
 
-        A partition is chosen for about `batch_bytes` of records at a time.
+        A partition is chosen for as many records at a time as a turn has bytes.
         """
         turns = self._topics.get(topic) or self._open(topic)
         portions = portions_of(
             messages,
             partition=partition,
             spread_keys=self._spreads_keys,
-            portion_bytes=self._config.batch_bytes,
+            portion_bytes=turns.routing.route.batch_bytes,
         )
         return sum(self._send(topic, portion, turns, callback or on_delivery) for portion in portions)
 
@@ -341,6 +343,7 @@ class BalancedProducer(Producer):
             self._topics[topic] = TopicTurns(
                 self._routing.add(topic, num_partitions),
                 TopicReports(self._default_callback, has_offsets=self._has_offsets),
+                turn_s=self._turn_s,
                 recount=self._routing.recount,
             )
             return self._topics[topic]

@@ -1,8 +1,9 @@
 """The turns of one topic that is written: the one that single records are in, and those of batches.
 
-A turn ends when about a batch of bytes is sent, or after a tenth of a second: a producer that sends little
-still hears soon of other shares. Whichever thread comes by begins the next; others, meanwhile, go on with the
-one before, so nobody waits.
+A turn ends when so many bytes are sent as the route says, or when the client's own partitioner would go on to
+another partition, after `sticky.partitioning.linger.ms`. Not sooner: what a partition gets waits for
+`linger.ms` unless its batch gets full, so at high rates shorter turns mean longer latencies (decision 0052).
+Whichever thread comes by begins the next; others, meanwhile, go on with the one before, so nobody waits.
 
 Read next: turns.py, one turn; producer.py, which sends what is in it.
 """
@@ -17,8 +18,6 @@ from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports
 from kafka_plugin.routing import TopicRouting
 from kafka_plugin.turns import Turn
 
-_TURN_S = 0.1
-
 
 class TopicTurns:
     """Begins and ends turns. Any thread may call any method.
@@ -26,6 +25,7 @@ class TopicTurns:
     Args:
         routing: Of the topic; asked for a partition for each turn.
         reports: Of the topic.
+        turn_s: How long a turn lasts at most.
         recount: Has the client count the topic's partitions anew.
 
     Attributes:
@@ -37,10 +37,12 @@ class TopicTurns:
         routing: TopicRouting,
         reports: TopicReports,
         *,
+        turn_s: float,
         recount: Callable[[TopicRouting], None],
     ) -> None:
         self.routing = routing
         self.reports = reports
+        self._turn_s = turn_s
         self._recount = recount
         self._beginning = threading.Lock()
         ended = Turn(routing, routing.partition_for(0), 0)
@@ -70,7 +72,6 @@ class TopicTurns:
 
     def _begin(self) -> tuple[Turn, DeliveryCallback]:
         turn_bytes = self.routing.route.batch_bytes
-        turn = Turn(
-            self.routing, self.routing.partition_for(turn_bytes), turn_bytes, time.monotonic() + _TURN_S
-        )
+        ends_s = time.monotonic() + self._turn_s
+        turn = Turn(self.routing, self.routing.partition_for(turn_bytes), turn_bytes, ends_s)
         return turn, self.reports.make(None, turn)

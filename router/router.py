@@ -63,6 +63,9 @@ _STEADY_NOTES = (
     "shares are even.",
 )
 _BATCH_BYTES_MIN = 32 * 1024
+# Where nobody knows how much is to come, a turn fills no broker by more than this part, or is short.
+_TURN_FRACTION = 1e-4
+_SHORT_TURN_BYTES = 256 * 1024
 
 
 class Router:
@@ -233,7 +236,7 @@ class Router:
         decision = self._decision(known, mixed, context.horizon_bytes, num_partitions)
         if not mixed.names:
             return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
-        batch_bytes = self._batch_bytes(remaining_bytes, num_partitions)
+        batch_bytes = self._batch_bytes(remaining_bytes, num_partitions, known)
         return self._follow(mixed, context, decision, previous, batch_bytes)
 
     def _mix(self, context: GoalContext) -> MixedShares:
@@ -361,12 +364,13 @@ class Router:
             skip_turns=self._skipped_turns(len(shares)),
         )
 
-    def _batch_bytes(self, remaining_bytes: int | None, num_partitions: int) -> int:
-        """How long to stay on a partition: less than configured for a load that has only a few such turns."""
-        batch_bytes = self.config.batch_bytes
+    def _batch_bytes(self, remaining_bytes: int | None, num_partitions: int, known: Situation) -> int:
+        """How long to stay on a partition: less than configured where one turn more or less would be seen."""
         if remaining_bytes is None:
-            return batch_bytes
-        return min(batch_bytes, max(_BATCH_BYTES_MIN, remaining_bytes // (num_partitions * _TURNS)))
+            unseen_bytes = int(_TURN_FRACTION * float(known.holding_capacity_bytes().min()))
+            return min(self.config.batch_bytes, max(_SHORT_TURN_BYTES, unseen_bytes))
+        unseen_bytes = remaining_bytes // (num_partitions * _TURNS)
+        return min(self.config.batch_bytes, max(_BATCH_BYTES_MIN, unseen_bytes))
 
     def _horizon_bytes(self, remaining_bytes: float | None, is_least: bool, known: Situation) -> float:
         capacity = known.holding_capacity_bytes()

@@ -17,6 +17,7 @@ from kafka_plugin.topic_turns import TopicTurns
 from kafka_plugin.turns import Turn
 from router.route import Route
 
+TURN_S = 10.0
 BATCH = 1000
 SHARES = {0: 0.5, 1: 0.3, 2: 0.2}
 
@@ -44,7 +45,7 @@ def routing() -> HeldRouting:
 
 def _turns(routing: TopicRouting) -> TopicTurns:
     reports = TopicReports(None, has_offsets=True)
-    return TopicTurns(routing, reports, recount=lambda routing: None)  # noqa: ARG005
+    return TopicTurns(routing, reports, turn_s=TURN_S, recount=lambda routing: None)  # noqa: ARG005
 
 
 def _send(turn: Turn, size_bytes: int) -> None:
@@ -110,7 +111,7 @@ def test_a_topic_of_which_nothing_was_sent_has_no_bytes_in_the_books(routing: He
 def test_a_turn_ends_by_time_though_little_was_sent(routing: HeldRouting) -> None:
     turns = _turns(routing)
     turn, _report = turns.next(turns.current[0])
-    assert 0 < turn.ends_s - time.monotonic() < 1
+    assert TURN_S - 1 < turn.ends_s - time.monotonic() <= TURN_S
 
 
 @pytest.mark.usefixtures("often_switched")

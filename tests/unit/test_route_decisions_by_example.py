@@ -65,6 +65,28 @@ def test_a_clock_that_was_set_back_does_not_make_a_snapshot_stale() -> None:
     assert not route(Router(), make_snapshot([0], topics={"t": [(1,)]}), now_s=5.0).is_fallback
 
 
+# --- how long turns are
+
+
+@pytest.mark.parametrize(
+    ("capacities", "remaining_bytes", "turn_bytes"),
+    [
+        ([2 << 40, 1 << 40], None, 4 << 20),  # as configured: nobody sees one turn more or less
+        ([2 << 40, 10_000 << 20], None, 1 << 20),  # a ten-thousandth of the smaller
+        ([1 << 30, 1 << 30], None, 256 << 10),
+        ([2 << 40, 1 << 40], 400 << 20, 2 << 20),  # a hundredth of what a partition gets
+        ([2 << 40, 1 << 40], 1 << 20, 32 << 10),
+        ([1 << 30, 1 << 30], 1 << 40, 4 << 20),
+    ],
+)
+def test_a_turn_is_short_where_one_more_or_less_would_be_seen(
+    capacities: list[int], remaining_bytes: int | None, turn_bytes: int
+) -> None:
+    router = Router(RouterConfig(batch_bytes=4 << 20))
+    snapshot = make_snapshot([0, 0], capacities, topics={"t": [(1,), (2,)]})
+    assert route(router, snapshot, remaining_bytes=remaining_bytes).batch_bytes == turn_bytes
+
+
 # --- what is counted
 
 

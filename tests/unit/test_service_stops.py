@@ -27,7 +27,7 @@ from telemetry_collector.service.running import serve
 from telemetry_collector.testing import FakeCluster, make_snapshot
 from telemetry_collector.weights import Weights
 
-# It takes half of that by itself; a push that is waited for takes ten seconds.
+# It takes half a second by itself; a push that is waited for takes ten.
 SOON_S = 3.0
 
 
