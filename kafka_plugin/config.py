@@ -99,7 +99,7 @@ class ProducerConfig(BaseModel):
         gt=0,
         description="Bytes for which records stay on one partition, at most; less where a turn more or less "
         "would be seen in how full brokers are, or little is still to come. A `BalancedProducer` stays no "
-        "longer than `sticky.partitioning.linger.ms` either, by default 10 ms.",
+        "longer than the client's own partitioner would either: twice `linger.ms`, by default 10 ms.",
     )
     refresh_s: float = Field(
         default=1.0, gt=0, le=60, description="How often shares are decided anew while records come."

@@ -37,7 +37,7 @@ from kafka_plugin.config import ProducerConfig
 from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports, explained
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
-from kafka_plugin.producer_settings import connection_of, needs_latency
+from kafka_plugin.producer_settings import connection_of, needs_latency, turn_s
 from kafka_plugin.topic_turns import TopicTurns
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
@@ -48,7 +48,6 @@ _log = logging.getLogger(__name__)
 _client_log = logging.getLogger("kafka_plugin.librdkafka")
 _client_log.addHandler(logging.NullHandler())
 _STATISTICS_MS = 5000
-_STICKY_MS = 10  # librdkafka's own default
 _STATISTICS_AGE_MAX_S = 30.0
 _MEASURABLE_BYTES = 1 << 20
 _JAVA_PARTITIONER = "murmur2_random"
@@ -114,11 +113,11 @@ class BalancedProducer(Producer):
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
         self._spreads_keys = self._config.spread_keys
-        self._turn_s = float(own.get("sticky.partitioning.linger.ms", _STICKY_MS)) / 1000
         self._opening = threading.Lock()
         self._topics: dict[str, TopicTurns] = {}
         self._transmitted = (0, 0)
         super().__init__(own)
+        self._turn_s = turn_s(own)
         self._routing = ProducerRouting(
             self._connection,
             self._config,

@@ -18,6 +18,7 @@ from kafka_plugin.errors import PluginConfigError
 from router.config import RouterConfig
 
 _DEFAULT_PORT = 9092  # RD_KAFKA_PORT
+_LINGER_MS = 5  # librdkafka's default
 _WAY_OUT = "pass connection= as well, which the collector then uses."
 _FIELDS = {
     "bootstrap.servers": "bootstrap_servers",
@@ -39,6 +40,18 @@ def needs_latency(config: ProducerConfig, router_config: RouterConfig) -> bool:
     if config.is_latency_measured is not None:
         return config.is_latency_measured
     return router_config.score_functions.get("latency", 0) > 0
+
+
+def turn_s(settings: Mapping[str, Any]) -> float:
+    """How long the client's own partitioner would stay on a partition, in seconds.
+
+    That is `sticky.partitioning.linger.ms`, or twice `linger.ms`. Where nothing lingers it would take another
+    partition for each record, which needs no less time on its way for it: then it is as long as by default.
+    """
+    if (sticky_ms := settings.get("sticky.partitioning.linger.ms")) is not None:
+        return float(sticky_ms) / 1000
+    linger_ms = float(settings.get("linger.ms", settings.get("queue.buffering.max.ms", _LINGER_MS)))
+    return 2 * (linger_ms or _LINGER_MS) / 1000
 
 
 def connection_of(settings: Mapping[str, Any]) -> Connection:

@@ -1,9 +1,9 @@
 """The turns of one topic that is written: the one that single records are in, and those of batches.
 
 A turn ends when so many bytes are sent as the route says, or when the client's own partitioner would go on to
-another partition, after `sticky.partitioning.linger.ms`. Not sooner: what a partition gets waits for
-`linger.ms` unless its batch gets full, so at high rates shorter turns mean longer latencies (decision 0052).
-Whichever thread comes by begins the next; others, meanwhile, go on with the one before, so nobody waits.
+another partition, after twice `linger.ms`. Not sooner: what a partition gets waits for `linger.ms` unless its
+batch gets full, so at high rates shorter turns mean longer latencies (decision 0052). Whichever thread comes
+by begins the next; others, meanwhile, go on with the one before, so nobody waits.
 
 Read next: turns.py, one turn; producer.py, which sends what is in it.
 """

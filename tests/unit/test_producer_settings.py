@@ -10,7 +10,7 @@ import pytest
 from kafka_plugin.config import ProducerConfig
 from kafka_plugin.errors import PluginConfigError
 from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.producer_settings import connection_of
+from kafka_plugin.producer_settings import connection_of, turn_s
 from telemetry_collector.collector import Collector
 
 SASL = {"sasl.mechanism": "scram-sha-256", "sasl.username": "me", "sasl.password": "hush"}
@@ -94,3 +94,20 @@ def test_a_record_of_a_batch_may_say_that_its_time_is_now() -> None:
         producer._find_partitions = lambda *_: 3  # type: ignore[method-assign]
         assert producer.produce_batch("t", messages) == 3
         producer.purge()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected_s"),
+    [
+        ({}, 0.010),
+        ({"linger.ms": 50}, 0.100),
+        ({"queue.buffering.max.ms": "0.5"}, 0.001),
+        ({"linger.ms": 0}, 0.010),
+        ({"linger.ms": 50, "sticky.partitioning.linger.ms": 20}, 0.020),
+        ({"sticky.partitioning.linger.ms": 0}, 0.0),
+    ],
+)
+def test_a_turn_lasts_as_long_as_the_clients_own_partitioner_stays(
+    settings: dict[str, Any], expected_s: float
+) -> None:
+    assert turn_s(settings) == pytest.approx(expected_s)
