@@ -12,6 +12,7 @@ import ipaddress
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,10 @@ from evenload.local_cluster.settings import free_ports
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
 from telemetry_collector.collector import sample_once
+
+# A shell has what it runs in the background ignore SIGINT, which all that tests start would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run: a newly found one is a matter for whoever looks for it, with another seed.
 hypothesis.settings.register_profile("evenload", derandomize=True)
