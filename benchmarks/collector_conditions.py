@@ -1,10 +1,9 @@
 """In what state the collector is while a producer writes: well, dead, slow, or lying.
 
 A condition opens a producer as often as it is asked to, each time for one window. `well` is a collector in
-the producer's own process that measures the brokers ten times as often as by default, so that it does so
-within each window. The others stand in for a service that many producers share: such a collector goes on from
-window to window, and all that a producer sees of it is a cache, and what becomes of the question for a fresh
-snapshot. To try another one, give `CONDITIONS` another function.
+the producer's own process, as by default. The others stand in for a service that many producers share: such
+a collector goes on from window to window, and all that a producer sees of it is a cache, and what becomes of
+the question for a fresh snapshot. To try another one, give `CONDITIONS` another function.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ from kafka_connection import Connection
 from kafka_plugin.producer import BalancedProducer
 from telemetry_collector.cache import SnapshotCache
 from telemetry_collector.collector import Collector, sample_once
-from telemetry_collector.config import CollectorConfig
 from telemetry_collector.errors import CollectorClosedError, NoFreshSnapshotError
 from telemetry_collector.opening import AnyCollector
 from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 
-OFTEN = CollectorConfig(interval_s=0.5, full_interval_s=3.0)
 LATE_S = 5.0
 EMPTY, FULL = 0.0, 0.94  # below the router's limit: a broker over it gets nothing, whatever is said
 _COPY_INTERVAL_S = 0.1
@@ -95,7 +92,7 @@ class SlowCollector(StandIn):
     def __init__(self, connection: Connection, topic: str) -> None:
         super().__init__()
         self._servers = connection.bootstrap_servers
-        self._source = Collector(connection, OFTEN, topics=[topic])
+        self._source = Collector(connection, topics=[topic])
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._copy, name="slow-collector", daemon=True)
 
@@ -158,12 +155,12 @@ class LyingCollector(StandIn):
 
 @contextmanager
 def well(connection: Connection, topic: str) -> Iterator[Opener]:  # noqa: ARG001 (a Condition)
-    """Each producer has a collector of its own, which measures often."""
+    """Each producer has a collector of its own."""
 
     @contextmanager
     def open_producer(settings: Mapping[str, Any]) -> Iterator[BalancedProducer]:
         with (
-            Collector(connection, OFTEN, topics=[]) as collector,
+            Collector(connection, topics=[]) as collector,
             BalancedProducer(settings, connection=connection, collector=collector) as producer,
         ):
             yield producer

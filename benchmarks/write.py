@@ -64,15 +64,15 @@ PARTITIONS_A_BROKER = 4
 CAPACITY_BYTES = 1 << 40  # as said, as a disk has it; embedded brokers don't enforce it
 
 LATENCY_RECORD_BYTES = 4 << 10
-LEAD_S, WINDOW_S = 0.2, 0.6
+LEAD_S, WINDOW_S = 0.3, 5.5  # a collector measures each 5 s
 # Pairs of windows, by condition and load. Near the limit, windows differ most.
 LATENCY_PAIRS = {
-    ("well", 0.2): 32,
-    ("well", 0.5): 32,
-    ("well", 0.8): 96,
-    ("dead", 0.5): 16,
-    ("slow", 0.5): 16,
-    ("lying", 0.5): 16,
+    ("well", 0.2): 12,
+    ("well", 0.5): 12,
+    ("well", 0.8): 24,
+    ("dead", 0.5): 8,
+    ("slow", 0.5): 8,
+    ("lying", 0.5): 8,
 }
 NUM_RATE_WINDOWS, RATE_WINDOW_BYTES = 7, 512 << 20
 
