@@ -68,8 +68,8 @@ class TopicReports:
             if error is not None or (message.offset() is None and has_offsets):
                 error = failed(error, message, turn, is_told=callback is not None)
             if turn is not None:
-                turn.num_waiting = num_waiting = turn.num_waiting - 1
-                if not num_waiting:
+                turn.num_reported = num_reported = turn.num_reported + 1
+                if num_reported == turn.num_sent:
                     turn.settle()
             if callback is not None:
                 callback(error, message)

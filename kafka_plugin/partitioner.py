@@ -84,6 +84,7 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
             return java_partition(serialized_key, len(partitions))
         routing = self._routing.find(topic) or self._routing.add(topic, len(partitions))
         size_bytes = len(serialized_value or b"") + len(serialized_key or b"")
+        routing.sample(1, size_bytes)
         partition = routing.partition_for(size_bytes)
         # Nothing tells a partitioner what became of a record.
         routing.own_bytes.add_acknowledged(partition, size_bytes)

@@ -156,7 +156,7 @@ class BalancedProducer(Producer):
             turn, report = turns.next(turn)
         if users is not None:
             report = turns.reports.reporter(users, turn)
-        turn.num_waiting += 1
+        turn.num_sent += 1
         turn.sent_bytes += size_bytes
         try:
             _produce(self, topic, value, key, turn.partition, report, report, timestamp, headers)

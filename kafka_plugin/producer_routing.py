@@ -109,7 +109,7 @@ class ProducerRouting:
         self._wake = threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
-        self.stored_ratio = 1.0  # stored bytes for each byte of payload, where the producer knows it
+        self.stored_ratio: float | None = None  # stored for each byte of payload, where the producer knows it
         self.num_failed_refreshes = 0  # shares stayed as they were; the log has the reason
 
     def __enter__(self) -> Self:
@@ -242,7 +242,8 @@ class ProducerRouting:
         topic.is_due = False
         topic.refreshed_bytes = topic.routing.own_bytes.total_sent
         try:
-            topic.routing.refresh(topic.remaining_bytes, expected_ratio=self.stored_ratio)
+            ratio = self.stored_ratio or topic.routing.overhead_ratio
+            topic.routing.refresh(topic.remaining_bytes, expected_ratio=ratio)
         except BaseException:
             topic.is_due = True
             raise

@@ -28,6 +28,7 @@ from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
 _log = logging.getLogger(__name__)
 _MEASURABLE_BYTES = 4 << 20
+_RECORD_OVERHEAD_BYTES = 10  # a record's own fields in a batch of many (magic 2): 7 to 12
 _FIGURES = re.compile(r"\d+(\.\d+)?(%| [KMGT]?i?B\b)")
 _SAID_MAX = 100
 
@@ -76,6 +77,7 @@ class TopicRouting:
         self._stored_ratio: float | None = None
         self._earlier: dict[int, float] = {}  # stored bytes by partition, from before this producer
         self._own_part = OwnPart()
+        self._sampled_records = self._sampled_bytes = 0
         self._batch_bytes = batch_bytes
         self._said: set[str] = set()
         self._swapping = threading.Lock()
@@ -91,6 +93,16 @@ class TopicRouting:
         partition = self._route.partition_for(size_bytes)
         self.own_bytes.add_sent(partition, size_bytes)
         return partition
+
+    def sample(self, num_records: int, size_bytes: int) -> None:
+        """Records that went here had this payload: of small ones, more is stored than that."""
+        self._sampled_records += num_records
+        self._sampled_bytes += size_bytes
+
+    @property
+    def overhead_ratio(self) -> float:
+        """Stored bytes for each byte of payload, going by the records that were sampled."""
+        return 1 + _RECORD_OVERHEAD_BYTES * self._sampled_records / max(1, self._sampled_bytes)
 
     def recount(self, num_partitions: int) -> None:
         """Use only so many partitions from now on, without deciding anew: the client refuses others."""

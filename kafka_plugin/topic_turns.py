@@ -56,6 +56,7 @@ class TopicTurns:
             if self.current[0] is ended:
                 self.current = self._begin()
                 ended.end()
+                self.routing.sample(ended.num_sent, ended.sent_bytes)
             return self.current
         finally:
             self._beginning.release()
@@ -63,7 +64,8 @@ class TopicTurns:
     def of_batch(self, num_records: int, size_bytes: int) -> Turn:
         """A turn of its own for records that are sent in one call; they count as sent."""
         turn = Turn(self.routing, self.routing.partition_for(size_bytes), size_bytes)
-        turn.num_waiting, turn.sent_bytes = num_records, size_bytes
+        turn.num_sent, turn.sent_bytes = num_records, size_bytes
+        self.routing.sample(num_records, size_bytes)
         return turn
 
     def recount(self) -> None:

@@ -22,7 +22,7 @@ from kafka_plugin.routing import TopicRouting
 
 
 class Turn:
-    """One turn. The producer changes `sent_bytes` and `num_waiting` itself, as a call would cost too much.
+    """One turn. The producer changes `sent_bytes` and `num_sent` itself, as a call would cost too much.
 
     Args:
         routing: Where its bytes are lent from.
@@ -32,7 +32,8 @@ class Turn:
     Attributes:
         partition: Whose turn it is.
         sent_bytes: Handed to the client so far.
-        num_waiting: Records without a report so far. Counted up before `sent_bytes` are.
+        num_sent: Records so far. Counted up before `sent_bytes` are.
+        num_reported: Of these, how many have had their report.
     """
 
     __slots__ = (
@@ -40,7 +41,8 @@ class Turn:
         "_lost_bytes",
         "_routing",
         "ends_s",
-        "num_waiting",
+        "num_reported",
+        "num_sent",
         "partition",
         "sent_bytes",
         "size_bytes",
@@ -53,7 +55,8 @@ class Turn:
         self.size_bytes = size_bytes
         self.ends_s = ends_s
         self.sent_bytes = 0
-        self.num_waiting = 0
+        self.num_sent = 0
+        self.num_reported = 0
         self._routing = routing
         self._lost_bytes = 0
         self._booked_bytes = 0
@@ -74,8 +77,8 @@ class Turn:
     def take_back(self, num_records: int, size_bytes: int) -> None:
         """The client did not take records after all; the turn has that much left."""
         self.sent_bytes -= size_bytes
-        self.num_waiting = num_waiting = self.num_waiting - num_records
-        if not num_waiting:
+        self.num_sent = num_sent = self.num_sent - num_records
+        if num_sent == self.num_reported:
             self.settle()
 
     def refuse(self, num_records: int, size_bytes: int) -> None:

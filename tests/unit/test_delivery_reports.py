@@ -51,7 +51,7 @@ def routing() -> TopicRouting:
 def _turn(routing: TopicRouting, num_records: int, size_bytes: int) -> Turn:
     routing.own_bytes.add_sent(7, size_bytes)
     turn = Turn(routing, 7, size_bytes)
-    turn.num_waiting, turn.sent_bytes = num_records, size_bytes
+    turn.num_sent, turn.sent_bytes = num_records, size_bytes
     return turn
 
 

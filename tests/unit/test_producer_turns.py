@@ -49,7 +49,7 @@ def _turns(routing: TopicRouting) -> TopicTurns:
 
 
 def _send(turn: Turn, size_bytes: int) -> None:
-    turn.num_waiting += 1
+    turn.num_sent += 1
     turn.sent_bytes += size_bytes
 
 
@@ -130,7 +130,8 @@ def test_threads_that_send_and_hear_at_once_lose_no_byte(routing: HeldRouting) -
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert (turn.num_waiting, turn.sent_bytes) == (0, 4 * 20_000 * 3)
+    assert turn.num_sent == turn.num_reported
+    assert turn.sent_bytes == 4 * 20_000 * 3
     turn.settle()
     assert routing.own_bytes._acknowledged == {0: 4 * 20_000 * 3}
 
@@ -147,3 +148,16 @@ def often_switched() -> Iterator[None]:
 class _Stored:
     def offset(self) -> int:
         return 1
+
+
+def test_small_records_take_more_than_their_payload(routing: HeldRouting) -> None:
+    assert routing.overhead_ratio == 1.0
+    turns = _turns(routing)
+    turn, _report = turns.next(turns.current[0])
+    turn.num_sent, turn.sent_bytes = 1, 100
+    turns.next(turn)
+    assert routing.overhead_ratio == pytest.approx(1.1)
+    turns.of_batch(9, 900)
+    assert routing.overhead_ratio == pytest.approx(1.1)
+    turns.of_batch(1, 10**6)
+    assert routing.overhead_ratio == pytest.approx(1.0, abs=1e-3)
