@@ -37,7 +37,7 @@ from kafka_plugin.config import ProducerConfig
 from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports, explained
 from kafka_plugin.errors import PluginConfigError, TopicError
 from kafka_plugin.producer_routing import ProducerRouting
-from kafka_plugin.producer_settings import connection_of, needs_latency, turn_s
+from kafka_plugin.producer_settings import connection_of, full_batch_bytes, needs_latency, turn_s
 from kafka_plugin.topic_turns import TopicTurns
 from kafka_plugin.topics import wait_for_leaders
 from router.config import RouterConfig
@@ -117,7 +117,7 @@ class BalancedProducer(Producer):
         self._topics: dict[str, TopicTurns] = {}
         self._transmitted = (0, 0)
         super().__init__(own)
-        self._turn_s = turn_s(own)
+        self._turn_s, self._full_batch_bytes = turn_s(own), full_batch_bytes(own)
         self._routing = ProducerRouting(
             self._connection,
             self._config,
@@ -343,6 +343,7 @@ class BalancedProducer(Producer):
                 self._routing.add(topic, num_partitions),
                 TopicReports(self._default_callback, has_offsets=self._has_offsets),
                 turn_s=self._turn_s,
+                full_bytes=self._full_batch_bytes,
                 recount=self._routing.recount,
             )
             return self._topics[topic]

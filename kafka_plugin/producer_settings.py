@@ -18,7 +18,7 @@ from kafka_plugin.errors import PluginConfigError
 from router.config import RouterConfig
 
 _DEFAULT_PORT = 9092  # RD_KAFKA_PORT
-_LINGER_MS = 5  # librdkafka's default
+_LINGER_MS, _BATCH_BYTES = 5, 1_000_000  # librdkafka's defaults
 _WAY_OUT = "pass connection= as well, which the collector then uses."
 _FIELDS = {
     "bootstrap.servers": "bootstrap_servers",
@@ -52,6 +52,11 @@ def turn_s(settings: Mapping[str, Any]) -> float:
         return float(sticky_ms) / 1000
     linger_ms = float(settings.get("linger.ms", settings.get("queue.buffering.max.ms", _LINGER_MS)))
     return 2 * (linger_ms or _LINGER_MS) / 1000
+
+
+def full_batch_bytes(settings: Mapping[str, Any]) -> int:
+    """Of how many bytes on a batch leaves at once."""
+    return max(1, int(settings.get("batch.size", _BATCH_BYTES)))
 
 
 def connection_of(settings: Mapping[str, Any]) -> Connection:

@@ -2,14 +2,16 @@
 
 A turn ends when so many bytes are sent as the route says, or when the client's own partitioner would go on to
 another partition, after twice `linger.ms`. Not sooner: what a partition gets waits for `linger.ms` unless its
-batch gets full, so at high rates shorter turns mean longer latencies (decision 0052). Whichever thread comes
-by begins the next; others, meanwhile, go on with the one before, so nobody waits.
+batch gets full, so at high rates shorter turns mean longer latencies, and a turn ends with a full batch
+(decision 0052). Whichever thread comes by begins the next; others, meanwhile, go on with the one before, so
+nobody waits.
 
 Read next: turns.py, one turn; producer.py, which sends what is in it.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +27,8 @@ class TopicTurns:
     Args:
         routing: Of the topic; asked for a partition for each turn.
         reports: Of the topic.
-        turn_s: How long a turn lasts at most.
+        turn_s: How long a turn lasts, in which a batch may linger twice.
+        full_bytes: Of a batch that doesn't linger.
         recount: Has the client count the topic's partitions anew.
 
     Attributes:
@@ -38,11 +41,14 @@ class TopicTurns:
         reports: TopicReports,
         *,
         turn_s: float,
+        full_bytes: int,
         recount: Callable[[TopicRouting], None],
     ) -> None:
         self.routing = routing
         self.reports = reports
         self._turn_s = turn_s
+        self._full_bytes = full_bytes
+        self._begun_s = -math.inf  # when the current turn was
         self._recount = recount
         self._beginning = threading.Lock()
         ended = Turn(routing, routing.partition_for(0), 0)
@@ -74,6 +80,24 @@ class TopicTurns:
 
     def _begin(self) -> tuple[Turn, DeliveryCallback]:
         turn_bytes = self.routing.route.batch_bytes
-        ends_s = time.monotonic() + self._turn_s
+        now_s = time.monotonic()
+        ends_s = now_s + self._turn_s
+        usual_bytes = self.current[0].sent_bytes / max(1e-6, now_s - self._begun_s) * self._turn_s
+        if whole_bytes := whole_batches(usual_bytes, self._full_bytes, turn_bytes):
+            turn_bytes, ends_s = whole_bytes, ends_s + self._turn_s
+        self._begun_s = now_s
         turn = Turn(self.routing, self.routing.partition_for(turn_bytes), turn_bytes, ends_s)
         return turn, self.reports.make(None, turn)
+
+
+def whole_batches(usual_bytes: float, full_bytes: int, turn_bytes: int) -> int:
+    """How many bytes a turn has that ends with a full batch; 0 where batches leave before they are full.
+
+    Args:
+        usual_bytes: What is sent in a turn's time.
+        full_bytes: Of a batch.
+        turn_bytes: What a turn may have at most.
+    """
+    if usual_bytes < 2 * full_bytes or full_bytes > turn_bytes:
+        return 0
+    return min(round(usual_bytes / full_bytes), turn_bytes // full_bytes) * full_bytes

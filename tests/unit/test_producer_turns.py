@@ -13,7 +13,7 @@ import pytest
 
 from kafka_plugin.delivery_reports import TopicReports
 from kafka_plugin.routing import TopicRouting
-from kafka_plugin.topic_turns import TopicTurns
+from kafka_plugin.topic_turns import TopicTurns, whole_batches
 from kafka_plugin.turns import Turn
 from router.route import Route
 
@@ -45,7 +45,7 @@ def routing() -> HeldRouting:
 
 def _turns(routing: TopicRouting) -> TopicTurns:
     reports = TopicReports(None, has_offsets=True)
-    return TopicTurns(routing, reports, turn_s=TURN_S, recount=lambda routing: None)  # noqa: ARG005
+    return TopicTurns(routing, reports, turn_s=TURN_S, full_bytes=10**6, recount=lambda routing: None)  # noqa: ARG005
 
 
 def _send(turn: Turn, size_bytes: int) -> None:
@@ -161,3 +161,13 @@ def test_small_records_take_more_than_their_payload(routing: HeldRouting) -> Non
     assert routing.overhead_ratio == pytest.approx(1.1)
     turns.of_batch(1, 10**6)
     assert routing.overhead_ratio == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("usual_bytes", "turn_bytes", "expected"),
+    [(1.9e6, 4e6, 0), (2e6, 4e6, 2e6), (2.6e6, 4e6, 3e6), (9e6, 4.2e6, 4e6), (9e6, 0.9e6, 0), (0.0, 4e6, 0)],
+)
+def test_a_turn_ends_with_a_full_batch_where_batches_get_full_in_time(
+    usual_bytes: float, turn_bytes: float, expected: float
+) -> None:
+    assert whole_batches(usual_bytes, 10**6, int(turn_bytes)) == expected
