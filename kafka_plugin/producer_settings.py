@@ -45,8 +45,8 @@ def needs_latency(config: ProducerConfig, router_config: RouterConfig) -> bool:
 def turn_s(settings: Mapping[str, Any]) -> float:
     """How long the client's own partitioner would stay on a partition, in seconds.
 
-    That is `sticky.partitioning.linger.ms`, or twice `linger.ms`. Where nothing lingers, the client would take
-    another partition for each record, which makes none of them faster: then it is as long as by default.
+    That is `sticky.partitioning.linger.ms`, or twice `linger.ms`. Where nothing lingers, the client would
+    take another partition for each record, which makes none of them faster: then it is as long as by default.
     """
     if (sticky_ms := settings.get("sticky.partitioning.linger.ms")) is not None:
         return float(sticky_ms) / 1000
