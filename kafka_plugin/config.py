@@ -108,7 +108,7 @@ class ProducerConfig(BaseModel):
         default=5.0, gt=0, le=60, description="How often a collector service is told how records are routed."
     )
     first_snapshot_timeout_s: float = Field(
-        default=1.0,
+        default=5.0,
         ge=0,
         le=60,
         description="How long the first record of a topic may wait until brokers have been measured.",

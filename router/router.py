@@ -230,7 +230,9 @@ class Router:
             ),
             leader_bytes=known.leader_bytes(),
             replica_sets=known.candidates.sets,
-            horizon_bytes=min(growth, self._horizon_bytes(remaining_stored, is_least, known)),
+            horizon_bytes=min(
+                growth, self._horizon_bytes(remaining_stored, is_least, sum(own_stored.values()), known)
+            ),
         )
         mixed = self._mix(context)
         decision = self._decision(known, mixed, context.horizon_bytes, num_partitions)
@@ -372,11 +374,16 @@ class Router:
         unseen_bytes = remaining_bytes // (num_partitions * _TURNS)
         return min(self.config.batch_bytes, max(_BATCH_BYTES_MIN, unseen_bytes))
 
-    def _horizon_bytes(self, remaining_bytes: float | None, is_least: bool, known: Situation) -> float:
+    def _horizon_bytes(
+        self, remaining_bytes: float | None, is_least: bool, own_bytes: float, known: Situation
+    ) -> float:
         capacity = known.holding_capacity_bytes()
         least_bytes = max(self.config.horizon_fraction_min * float(capacity.mean()), 1.0)
-        if remaining_bytes is None or is_least:
-            least_bytes = max(least_bytes, self.config.horizon_fraction * float(capacity.sum()))
+        unsaid_bytes = self.config.horizon_fraction * float(capacity.sum())
+        if remaining_bytes is None:
+            least_bytes = max(least_bytes, unsaid_bytes)
+        elif is_least:  # less what came of it since: a load that is over soon would not be level by then
+            least_bytes = max(least_bytes, unsaid_bytes - own_bytes)
         return max(remaining_bytes or 0.0, least_bytes)
 
     def _is_within_band(

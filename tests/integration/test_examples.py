@@ -6,12 +6,13 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from evenload.local_cluster import LocalCluster
+from evenload.local_cluster import LocalCluster, temporary_cluster
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_consumer, confluent_producer
 from kafka_plugin.topics import create_topic
@@ -22,6 +23,21 @@ MIB = 1 << 20
 CAPACITY_BYTES = 128 * MIB
 HELD_BYTES = 12 * MIB  # on broker 1, before the example runs
 NUM_PARTITIONS = 6
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three brokers that hold little else: what an example sends is over a twentieth of what they have room for.
+
+    Of less, until a measurement has shown that nobody else writes, only a part goes to where room is.
+    """
+    with temporary_cluster(num_brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def connection(cluster: LocalCluster) -> Connection:
+    return cluster.connection
 
 
 @pytest.fixture

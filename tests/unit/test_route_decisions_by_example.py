@@ -114,6 +114,16 @@ def test_without_a_known_rest_bytes_go_where_room_is_but_not_all_at_once() -> No
     assert shares(route(Router(), snapshot)) == pytest.approx([130 / 450, 160 / 450, 160 / 450])
 
 
+def test_a_rest_that_is_the_least_to_come_is_levelled_for_over_the_same_bytes_until_it_has_come() -> None:
+    snapshot = make_snapshot([300, 0], 10_000, topics={"t": [(1,), (2,)]})
+    first = route(Router(), snapshot, remaining_bytes=800, is_least=True)
+    assert shares(first) == pytest.approx([0.35, 0.65])  # 5 % of 20,000 ahead
+    later = route(Router(), snapshot, remaining_bytes=200, is_least=True, own_bytes={0: 210, 1: 390})
+    assert shares(later) == pytest.approx([0.35, 0.65])  # 1,000 ahead of then
+    ended = route(Router(), snapshot, remaining_bytes=100, is_least=True, own_bytes={0: 1000, 1: 1000})
+    assert shares(ended) == pytest.approx([0, 1])  # its own rest
+
+
 def test_partitions_that_the_producer_does_not_know_get_nothing() -> None:
     snapshot = make_snapshot([0, 0], 1000, topics={"t": [(1,), (2,), (1,), (2,)]})
     assert set(route(Router(), snapshot, num_partitions=2).shares) == {0, 1}
