@@ -76,7 +76,7 @@ def connection(cluster: LocalCluster) -> Connection:
 
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for what an admin client is asked, while some questions still go to a broker that is dead."""
+    """Wait up to a minute until something is so; what fails because a broker is dead is asked again."""
 
     def wait(happened: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S

@@ -96,8 +96,7 @@ class Polling:
         self._ticks = Ticks(config.interval_s, jitter=config.jitter, rng=rng)
         self._cluster_id: str | None = None
         self._max_age_s: float | None = None
-        self._tag: str | None = None
-        self._tagged: object = None  # the question that the tag is of
+        self._tag_by_question: dict[object, str | None] = {}  # of the last answer that proved usable
         self._measured_at_s: float | None = None
         self._num_failures = 0
         self._is_usable = False
@@ -194,13 +193,13 @@ class Polling:
         max_age_s, self._max_age_s = self._max_age_s, None
         sent_at_s, sent_wall_s = time.monotonic(), time.time()
         question = topics, own_loads = self._topics(), frozenset(self._own_loads)
-        tag = self._tag if question == self._tagged else None
+        tag = self._tag_by_question.get(question)
         tagged = await self._requests.snapshot(topics, without_loads=own_loads, max_age_s=max_age_s, tag=tag)
         if tagged is None:
             if self._measured_at_s is not None:
                 self._check_age(self._measured_at_s)
             return
-        self._tag = None  # until it proves usable
+        self._tag_by_question = {}
         answer = tagged.answer
         found_id = answer.snapshot.cluster_id
         if found_id != cluster_id:
@@ -222,7 +221,7 @@ class Polling:
         snapshot = self._as_ours(answer, taken_at_s=sent_wall_s + (measured_at_s - sent_at_s))
         self._listener.use(Assembled(snapshot, measured_at_s, measured_at_s), answer.weights)
         self._counter.count_snapshot()
-        self._tag, self._tagged = tagged.tag, question
+        self._tag_by_question = {question: tagged.tag}
 
     def _as_ours(self, answer: SnapshotAnswer, *, taken_at_s: float) -> ClusterSnapshot:
         """The snapshot in terms of our own clock, with the bytes that others have announced."""

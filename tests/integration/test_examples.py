@@ -27,9 +27,9 @@ NUM_PARTITIONS = 6
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Three brokers that hold little else: what an example sends is over a twentieth of what they have room for.
+    """Three brokers that hold little else, so an example sends more than a twentieth of their capacity.
 
-    Of less, until a measurement has shown that nobody else writes, only a part goes to where room is.
+    Less than that is only levelled in part until a measurement has shown that nobody else writes.
     """
     with temporary_cluster(num_brokers=3) as cluster:
         yield cluster

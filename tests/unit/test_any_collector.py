@@ -26,6 +26,7 @@ SLOW = CollectorConfig(interval_s=600.0, full_interval_s=600.0, age_max_s=1000.0
 NOWHERE = Connection(bootstrap_servers="127.0.0.1:1")
 
 MakeCollector = Callable[..., AnyCollector]
+WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture
@@ -49,15 +50,6 @@ def make(request: pytest.FixtureRequest, cluster: FakeCluster) -> Iterator[MakeC
         yield make_one
 
 
-def _wait_for(happened: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(500):
-        if happened():
-            return
-        pause.wait(0.01)
-    pytest.fail("it didn't happen within 5 s")
-
-
 def test_a_snapshot_is_measured_after_the_call_when_nothing_older_will_do(
     make: MakeCollector, cluster: FakeCluster
 ) -> None:
@@ -74,7 +66,9 @@ def test_a_snapshot_is_measured_after_the_call_when_nothing_older_will_do(
         assert cached.snapshot is fresh
 
 
-def test_the_cache_is_filled_in_the_background(make: MakeCollector, cluster: FakeCluster) -> None:
+def test_the_cache_is_filled_in_the_background(
+    make: MakeCollector, cluster: FakeCluster, wait_until: WaitUntil
+) -> None:
     with make() as collector:
         collector.snapshot()
         cluster.snapshot = make_snapshot([7])
@@ -83,7 +77,7 @@ def test_the_cache_is_filled_in_the_background(make: MakeCollector, cluster: Fak
             cached = collector.cache.latest()
             return cached is not None and cached.snapshot.brokers[1].used_bytes == 7
 
-        _wait_for(is_there)
+        wait_until(is_there)
 
 
 def test_topics_watched_before_and_after_the_start_are_measured(make: MakeCollector) -> None:
@@ -95,21 +89,21 @@ def test_topics_watched_before_and_after_the_start_are_measured(make: MakeCollec
         assert set(collector.snapshot(max_age_s=0.0).topics) == {"t", "u", "v"}
 
 
-def test_a_topic_that_is_watched_is_measured_at_once(make: MakeCollector) -> None:
+def test_a_topic_that_is_watched_is_measured_at_once(make: MakeCollector, wait_until: WaitUntil) -> None:
     with make(SLOW, ("t",)) as collector:
         collector.snapshot()
         collector.watch(["u"])
-        _wait_for(lambda: (cached := collector.cache.latest()) is not None and "u" in cached.snapshot.topics)
+        wait_until(lambda: (cached := collector.cache.latest()) is not None and "u" in cached.snapshot.topics)
 
 
 def test_a_broker_that_went_silent_has_been_so_for_as_long_by_our_own_clock(
-    make: MakeCollector, cluster: FakeCluster
+    make: MakeCollector, cluster: FakeCluster, wait_until: WaitUntil
 ) -> None:
     with make() as collector:
         collector.snapshot()
         before_s = time.time()
         cluster.paused.add(2)
-        _wait_for(lambda: not collector.snapshot().brokers[2].is_reachable)
+        wait_until(lambda: not collector.snapshot().brokers[2].is_reachable)
         since_s = collector.snapshot().brokers[2].unreachable_since_s
         assert since_s is not None
         assert before_s - 0.5 <= since_s <= time.time()

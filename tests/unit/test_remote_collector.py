@@ -34,6 +34,7 @@ CONFIG = CollectorConfig(
 BY_SERVICE, BY_ITSELF = 111, 222
 
 MakeRemote = Callable[..., RemoteCollector]
+WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture
@@ -59,15 +60,6 @@ def make(service: FakeService, own: FakeCluster) -> MakeRemote:
     return make_one
 
 
-def _wait_for(happened: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(800):
-        if happened():
-            return
-        pause.wait(0.01)
-    pytest.fail("it didn't happen within 8 s")
-
-
 def _used_bytes(collector: RemoteCollector) -> int | None:
     cached = collector.cache.latest()
     return cached.snapshot.brokers[1].used_bytes if cached is not None and not cached.is_stale else None
@@ -89,27 +81,32 @@ MISBEHAVIOURS = [
 
 @pytest.mark.parametrize(("misbehaviour", "reason"), MISBEHAVIOURS, ids=lambda v: getattr(v, "__name__", ""))
 def test_while_a_service_misbehaves_brokers_are_measured_from_here(
-    service: FakeService, make: MakeRemote, misbehaviour: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+    service: FakeService,
+    make: MakeRemote,
+    misbehaviour: Any,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: WaitUntil,
 ) -> None:
     monkeypatch.setattr(service_requests, "_ANSWER_MAX_BYTES", 1 << 20)
     with make() as collector:
         assert collector.snapshot().brokers[1].used_bytes == BY_SERVICE
         assert collector.num_without_service == 0
         service.misbehave = misbehaviour
-        _wait_for(lambda: _used_bytes(collector) == BY_ITSELF)
+        wait_until(lambda: _used_bytes(collector) == BY_ITSELF)
         assert collector.is_without_service
         assert collector.num_without_service == 1
-        _wait_for(lambda: reason in _failure(collector))  # at first, it may also have been too slow
+        wait_until(lambda: reason in _failure(collector))  # at first, it may also have been too slow
         assert collector.statistics.num_faults["collector_service"] == 0
         service.misbehave = None
-        _wait_for(lambda: _used_bytes(collector) == BY_SERVICE)
+        wait_until(lambda: _used_bytes(collector) == BY_SERVICE)
         assert not collector.is_without_service
         assert _failure(collector) == ""
         assert collector.num_without_service == 1
 
 
 def test_what_is_known_never_gets_stale_while_a_service_fails_and_comes_back(
-    service: FakeService, make: MakeRemote
+    service: FakeService, make: MakeRemote, wait_until: WaitUntil
 ) -> None:
     with make() as collector:
         collector.snapshot()
@@ -123,9 +120,9 @@ def test_what_is_known_never_gets_stale_while_a_service_fails_and_comes_back(
         watching = threading.Thread(target=watch)
         watching.start()
         service.misbehave = FakeService.fault
-        _wait_for(lambda: BY_ITSELF in seen[-1:])
+        wait_until(lambda: BY_ITSELF in seen[-1:])
         service.misbehave = None
-        _wait_for(lambda: BY_SERVICE in seen[-1:])
+        wait_until(lambda: BY_SERVICE in seen[-1:])
         is_over.set()
         watching.join()
         assert None not in seen
@@ -156,17 +153,23 @@ def test_a_service_whose_name_is_not_known_is_said_to_be_so(
         assert _failure(collector) == "its host name can't be looked up: Name or service not known"
 
 
-def test_a_service_that_is_restarted_is_used_again(service: FakeService, make: MakeRemote) -> None:
+def test_a_service_that_is_restarted_is_used_again(
+    service: FakeService, make: MakeRemote, wait_until: WaitUntil
+) -> None:
     with make() as collector:
         collector.snapshot()
         service.__exit__(None, None, None)
-        _wait_for(lambda: _used_bytes(collector) == BY_ITSELF)
+        wait_until(lambda: _used_bytes(collector) == BY_ITSELF)
         service.__enter__()
-        _wait_for(lambda: _used_bytes(collector) == BY_SERVICE)
+        wait_until(lambda: _used_bytes(collector) == BY_SERVICE)
 
 
 def test_falling_back_lets_what_is_known_grow_stale_and_measures_nothing(
-    service: FakeService, make: MakeRemote, own: FakeCluster, caplog: pytest.LogCaptureFixture
+    service: FakeService,
+    make: MakeRemote,
+    own: FakeCluster,
+    caplog: pytest.LogCaptureFixture,
+    wait_until: WaitUntil,
 ) -> None:
     asked: list[Sequence[Source]] = []
 
@@ -177,7 +180,7 @@ def test_falling_back_lets_what_is_known_grow_stale_and_measures_nothing(
     with make(make_sources, without_collector="even") as collector:
         collector.snapshot()
         service.misbehave = FakeService.fault
-        _wait_for(lambda: _used_bytes(collector) is None)
+        wait_until(lambda: _used_bytes(collector) is None)
         assert collector.num_without_service == 1
         assert len(asked) == 1  # for the cluster's id, and nobody else
     (said,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
@@ -188,7 +191,7 @@ def test_falling_back_lets_what_is_known_grow_stale_and_measures_nothing(
 
 
 def test_the_service_of_another_cluster_is_refused_in_a_sentence_and_told_nothing(
-    service: FakeService, make: MakeRemote, own: FakeCluster
+    service: FakeService, make: MakeRemote, own: FakeCluster, wait_until: WaitUntil
 ) -> None:
     own.snapshot = make_snapshot([BY_ITSELF, 0], topics={"t": [(1,)]}, cluster_id="ours")
     with make() as collector:
@@ -199,30 +202,32 @@ def test_the_service_of_another_cluster_is_refused_in_a_sentence_and_told_nothin
         )
         collector.announce(Intent(load="l", topic="t", bytes_by_broker={1: 10}))
         before = service.num_requests
-        _wait_for(lambda: service.num_requests > before + 2)
+        wait_until(lambda: service.num_requests > before + 2)
         assert collector.is_without_service
     assert service.service.intents == []
 
 
 def test_nothing_of_a_service_is_used_until_our_own_brokers_have_said_which_cluster_they_are(
-    make: MakeRemote, own: FakeCluster
+    make: MakeRemote, own: FakeCluster, wait_until: WaitUntil
 ) -> None:
     own.killed |= {1, 2}
     with make(without_collector="even") as collector:
-        _wait_for(lambda: collector.statistics.num_failures["cluster_id"] > 2)
+        wait_until(lambda: collector.statistics.num_failures["cluster_id"] > 2)
         assert collector.cache.latest() is None
         assert collector.statistics.failures == {"cluster_id": "broker 1: connection refused"}
         own.killed.clear()
-        _wait_for(lambda: _used_bytes(collector) == BY_SERVICE)
+        wait_until(lambda: _used_bytes(collector) == BY_SERVICE)
 
 
-def test_a_service_whose_own_measurements_are_old_is_not_used(service: FakeService, make: MakeRemote) -> None:
+def test_a_service_whose_own_measurements_are_old_is_not_used(
+    service: FakeService, make: MakeRemote, wait_until: WaitUntil
+) -> None:
     with make() as collector:
         collector.snapshot()
         assert isinstance(service.cluster, FakeCluster)
         service.cluster.paused |= {1, 2}  # for the service; we reach them
-        _wait_for(lambda: _used_bytes(collector) == BY_ITSELF)
-        _wait_for(lambda: "its latest measurement is" in _failure(collector))
+        wait_until(lambda: _used_bytes(collector) == BY_ITSELF)
+        wait_until(lambda: "its latest measurement is" in _failure(collector))
 
 
 def test_the_age_is_the_measurements_whatever_the_services_clock_says(
@@ -236,7 +241,9 @@ def test_the_age_is_the_measurements_whatever_the_services_clock_says(
         assert cached.snapshot.taken_at_s != taken_at_s  # it was said in terms of our clock
 
 
-def test_bytes_that_others_have_announced_are_counted_and_our_own_are_not(make: MakeRemote) -> None:
+def test_bytes_that_others_have_announced_are_counted_and_our_own_are_not(
+    make: MakeRemote, wait_until: WaitUntil
+) -> None:
     def announced(collector: RemoteCollector) -> dict[int, int]:
         brokers = collector.snapshot().brokers.values()
         return {broker.broker_id: broker.announced_bytes for broker in brokers if broker.announced_bytes}
@@ -244,33 +251,33 @@ def test_bytes_that_others_have_announced_are_counted_and_our_own_are_not(make: 
     with make() as ours, make() as theirs:
         for collector in (ours, theirs):
             collector.snapshot()
-            _wait_for(lambda c=collector: not _failure(c) and c.statistics.num_answers["collector_service"])
+            wait_until(lambda c=collector: not _failure(c) and c.statistics.num_answers["collector_service"])
         ours.announce(Intent(load="ours", topic="t", bytes_by_broker={1: 10, 9: 5}))
         theirs.announce(Intent(load="theirs", topic="t", bytes_by_broker={1: 1, 2: 2}))
-        _wait_for(lambda: announced(ours) == {1: 1, 2: 2})
-        _wait_for(lambda: announced(theirs) == {1: 10})
+        wait_until(lambda: announced(ours) == {1: 1, 2: 2})
+        wait_until(lambda: announced(theirs) == {1: 10})
         ours.withdraw("ours")
         ours.close()  # at once: what was to be told is told
-        _wait_for(lambda: announced(theirs) == {})
+        wait_until(lambda: announced(theirs) == {})
 
 
 def test_a_load_that_ends_while_there_is_no_service_is_forgotten(
-    service: FakeService, make: MakeRemote
+    service: FakeService, make: MakeRemote, wait_until: WaitUntil
 ) -> None:
     with make() as collector:
-        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        wait_until(lambda: collector.statistics.num_answers["collector_service"] > 0)
         collector.announce(Intent(load="ours", topic="t", bytes_by_broker={1: 10}))
         polling = collector._polling
         assert polling is not None
-        _wait_for(lambda: polling._own_loads == {"ours"})
+        wait_until(lambda: polling._own_loads == {"ours"})
         service.misbehave = FakeService.fault
-        _wait_for(lambda: collector.is_without_service)
+        wait_until(lambda: collector.is_without_service)
         collector.withdraw("ours")
-        _wait_for(lambda: not polling._own_loads)
+        wait_until(lambda: not polling._own_loads)
 
 
 def test_an_answer_that_may_hold_what_we_have_announced_meanwhile_is_not_used(
-    make: MakeRemote, monkeypatch: pytest.MonkeyPatch
+    make: MakeRemote, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     ask = service_requests.ServiceRequests.snapshot
     collector = make()
@@ -291,13 +298,13 @@ def test_an_answer_that_may_hold_what_we_have_announced_meanwhile_is_not_used(
         collector, "use", lambda a, w: (published.append(a.snapshot.brokers[1].announced_bytes), use(a, w))
     )
     with collector:
-        _wait_for(lambda: len(published) >= 6)
+        wait_until(lambda: len(published) >= 6)
     assert without[2:4] == [frozenset(), frozenset({"ours"})]
     assert set(published) == {0}
 
 
 def test_an_answer_for_another_cluster_is_refused_also_while_a_load_is_announced(
-    make: MakeRemote, own: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    make: MakeRemote, own: FakeCluster, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     ask = service_requests.ServiceRequests.snapshot
     own.snapshot = make_snapshot([BY_ITSELF, 0], topics={"t": [(1,)]}, cluster_id="ours")
@@ -312,47 +319,47 @@ def test_an_answer_for_another_cluster_is_refused_also_while_a_load_is_announced
 
     monkeypatch.setattr(service_requests.ServiceRequests, "snapshot", announce_while_asking)
     with collector:
-        _wait_for(lambda: len(asked) >= 4)
+        wait_until(lambda: len(asked) >= 4)
     assert collector.num_without_service == 1
     assert collector.statistics.num_answers.get("collector_service", 0) == 0
 
 
 def test_weights_are_heard_with_the_snapshots_and_kept_without_the_service(
-    service: FakeService, make: MakeRemote
+    service: FakeService, make: MakeRemote, wait_until: WaitUntil
 ) -> None:
     weights = Weights(goals={"disk_usage": 1.0}, brokers={2: 0.0})
     with make() as collector:
         collector.snapshot()
         assert collector.weights is None
         service.service._weights = weights
-        _wait_for(lambda: collector.weights == weights)
+        wait_until(lambda: collector.weights == weights)
         service.misbehave = FakeService.fault
-        _wait_for(lambda: collector.is_without_service)
+        wait_until(lambda: collector.is_without_service)
         assert collector.weights == weights
 
 
-def test_reports_reach_the_service(service: FakeService, make: MakeRemote) -> None:
+def test_reports_reach_the_service(service: FakeService, make: MakeRemote, wait_until: WaitUntil) -> None:
     report = RouteReport(producer="p", topic="t", shares={0: 1.0}, reason="no_snapshot", num_fallbacks=3)
     with make() as collector:
         collector.snapshot()
-        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        wait_until(lambda: collector.statistics.num_answers["collector_service"] > 0)
         collector.report([report])
-        _wait_for(lambda: service.service.reports == [report])
+        wait_until(lambda: service.service.reports == [report])
 
 
-def test_a_refusal_of_what_is_told_is_counted_and_shown(make: MakeRemote) -> None:
+def test_a_refusal_of_what_is_told_is_counted_and_shown(make: MakeRemote, wait_until: WaitUntil) -> None:
     huge = Intent(load="l", topic="t", bytes_by_broker={1: 1 << 62})
     with make() as collector:
         collector.snapshot()
-        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        wait_until(lambda: collector.statistics.num_answers["collector_service"] > 0)
         collector.announce(huge)
         question = "collector_service: intents"
-        _wait_for(lambda: question in collector.statistics.failures)
+        wait_until(lambda: question in collector.statistics.failures)
         assert "more than 1152921504606846976 bytes" in collector.statistics.failures[question]
 
 
 def test_a_fault_in_telling_is_counted_and_asking_goes_on(
-    service: FakeService, make: MakeRemote, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, make: MakeRemote, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -360,12 +367,12 @@ def test_a_fault_in_telling_is_counted_and_asking_goes_on(
     monkeypatch.setattr(service_requests.ServiceRequests, "report", broken)
     with make() as collector:
         collector.snapshot()
-        _wait_for(lambda: collector.statistics.num_answers["collector_service"] > 0)
+        wait_until(lambda: collector.statistics.num_answers["collector_service"] > 0)
         collector.report([RouteReport(producer="p", topic="t", shares={0: 1.0})])
-        _wait_for(lambda: collector.statistics.num_faults["collector_service"] == 1)
+        wait_until(lambda: collector.statistics.num_faults["collector_service"] == 1)
         assert collector.statistics.failures["collector_service: reports"] == "ZeroDivisionError('a bug')"
         service.cluster.snapshot = make_snapshot([7, 0], topics={"t": [(1,)]})  # type: ignore[union-attr]
-        _wait_for(lambda: _used_bytes(collector) == 7)
+        wait_until(lambda: _used_bytes(collector) == 7)
 
 
 def test_telling_waits_for_nobody_while_the_service_is_silent(service: FakeService, make: MakeRemote) -> None:
