@@ -70,8 +70,8 @@ LATENCY_PAIRS = {
     ("well", 0.2): 48,
     ("well", 0.5): 48,
     ("well", 0.8): 96,
-    ("dead", 0.5): 24,
-    ("slow", 0.5): 24,
+    ("dead", 0.5): 96,
+    ("slow", 0.5): 48,
     ("lying", 0.5): 24,
 }
 NUM_RATE_WINDOWS, RATE_WINDOW_BYTES = 7, 512 << 20
