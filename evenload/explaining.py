@@ -5,6 +5,7 @@ The collector measures and the router decides; this is where the two meet for so
 
 from __future__ import annotations
 
+from kafka_plugin.patience_in_thread import PatienceInThread
 from kafka_plugin.weights_in_force import WeightsInForce
 from router.router import Router
 from telemetry_collector.service.overview import Explanation
@@ -18,7 +19,7 @@ class Explainer:
     """Asks a router of its own, by default as producers are configured. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._router = Router()
+        self._router = Router(patience=PatienceInThread)
         self._weights = WeightsInForce(self._router, self._router.config)
 
     def __call__(self, snapshot: ClusterSnapshot, weights: Weights) -> Explanation:

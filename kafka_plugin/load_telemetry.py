@@ -1,7 +1,8 @@
 """What one load hears from its collector and tells it, while it writes.
 
 Shares follow what was measured and an operator's weights; others hear what is still to come, so that they
-count it before it is stored. For the thread that loads: none of it waits.
+count it before it is stored. For the thread that loads: it waits for nobody, but half a second for a score
+function that is slow, which is then put aside.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ from kafka_plugin.load_run import LoadIdentity, LoadRun, Progress
 from kafka_plugin.load_telemetry import LoadTelemetry
 from kafka_plugin.load_topic import create_load_topic, load_topic_name, sweep_topics, take_snapshot
 from kafka_plugin.load_watch import newest_sign_of_life
+from kafka_plugin.patience_in_thread import PatienceInThread
 from kafka_plugin.record_stream import RecordLayout, encoded_bytes_per_sample
 from kafka_plugin.routing import TopicRouting
 from kafka_plugin.sources import Source, open_source
@@ -402,7 +403,7 @@ class _Loader:
             raise TopicError(identity.topic, "is gone; somebody has deleted it.")
         batch_bytes = cast(int, identity.facts["block_bytes"])
         batched = router_config.model_copy(update={"batch_bytes": batch_bytes})
-        router = Router(batched) if is_balanced else None
+        router = Router(batched, patience=PatienceInThread) if is_balanced else None
         self._routing = TopicRouting(
             identity.topic,
             len(described.partitions),

@@ -26,6 +26,7 @@ from typing import Self
 
 from kafka_connection import Connection
 from kafka_plugin.config import ProducerConfig
+from kafka_plugin.patience_in_thread import PatienceInThread
 from kafka_plugin.routing import PartitionCounter, TopicRouting
 from kafka_plugin.weights_in_force import WeightsInForce
 from router.config import RouterConfig
@@ -93,7 +94,7 @@ class ProducerRouting:
         self._count_partitions = count_partitions
         batched = router_config.model_copy(update={"batch_bytes": config.batch_bytes})
         # Producers that start together begin in different places, or they would fill one broker together.
-        self._router = Router(batched, start=random.random())
+        self._router = Router(batched, patience=PatienceInThread, start=random.random())
         self._weights = WeightsInForce(self._router, batched)
         self._name = f"{socket.gethostname()}/{os.getpid()}/{id(self):x}"
         self._is_own_collector = collector is None

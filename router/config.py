@@ -60,7 +60,9 @@ class RouterConfig(BaseModel):
     function_time_max_s: float = Field(
         default=0.25,
         gt=0,
-        description="A goal or score function from elsewhere that takes longer over a decision is put aside.",
+        le=10,
+        description="A goal or score function from elsewhere that takes longer over a decision is put aside; "
+        "after twice as long it isn't waited for.",
     )
     put_aside_s: float = Field(
         default=60.0,

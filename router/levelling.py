@@ -24,14 +24,15 @@ builds the context from a snapshot.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from router.min_max import FloatArray, MinMaxProblem, level
-from router.plugins import Weighted, is_built_in
+from router.patience import OverdueError, Patience
+from router.plugins import Weighted
 from telemetry_collector.snapshot import PartitionSnapshot
 
 __all__ = [
@@ -146,33 +147,31 @@ def mix_goals(
     goals: Sequence[Weighted[Goal]],
     context: GoalContext,
     *,
-    time_max_s: float = math.inf,
-    clock: Callable[[], float] = lambda: 0.0,
+    patience: Patience | None = None,
 ) -> MixedShares:
     """The goals' share vectors, mixed by weight; a goal that fails is put aside, the others go on.
 
     Args:
         goals: those in force.
         context: what they are asked about.
-        time_max_s: how long a goal of somebody else's may take, by `clock`.
-        clock: seconds that only grow.
+        patience: how long a goal of somebody else's may take; None: as long as it wants.
     """
     vectors: dict[str, FloatArray] = {}
     put_aside: dict[str, str] = {}
+    patience = patience or Patience()
     for name, weight, goal in goals:
-        began_at_s = clock()
         try:
-            shares = _checked(goal(context), len(context.replica_sets))
+            vectors[name] = weight * patience.ask(goal, partial(_ask, goal, context))
+        except OverdueError as overdue:
+            put_aside[name] = str(overdue)
         except Exception as error:  # noqa: BLE001 - anybody's code; whatever it raises, producing goes on
             put_aside[name] = f"failed ({type(error).__name__}: {error})"
-            continue
-        took_s = clock() - began_at_s
-        if took_s > time_max_s and not is_built_in(goal):
-            put_aside[name] = f"took {took_s:.2g} s, where {time_max_s:g} s is allowed"
-        else:
-            vectors[name] = weight * shares
     total = sum(vectors.values(), np.zeros(0 if not vectors else len(context.replica_sets)))
     return MixedShares(np.asarray(total / (total.sum() or 1.0)), frozenset(vectors), put_aside)
+
+
+def _ask(goal: Goal, context: GoalContext, _check_time: Callable[[str], None]) -> FloatArray:
+    return _checked(goal(context), len(context.replica_sets))
 
 
 def _checked(shares: FloatArray, num_sets: int) -> FloatArray:

@@ -36,6 +36,7 @@ from router.brokers import BrokerTable
 from router.config import RouterConfig
 from router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, mix_goals
 from router.min_max import FloatArray
+from router.patience import Patience
 from router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
 from router.route import Route
 from router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
@@ -79,6 +80,7 @@ class Router:
         score_functions: Mapping[str, ScoreFunction] | None = None,
         start: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        patience: type[Patience] = Patience,
     ) -> None:
         """Makes a router with the weights of its configuration in force.
 
@@ -89,6 +91,7 @@ class Router:
             start: from 0 to below 1, another one for each producer, so that those that start together
                 don't send their first batches to the same partition.
             clock: seconds that only grow: how long functions take, and for how long they are put aside.
+            patience: asks the functions, and is made of how long they may take and of the clock.
 
         Raises:
             PluginError: a goal or score function with a weight is not known or can't be imported.
@@ -103,7 +106,7 @@ class Router:
             SCORE_FUNCTIONS, self.config.score_functions, functions=score_functions
         )
         self._weight_by_broker: Mapping[int, float] = {}
-        self._clock = clock
+        self._patience = patience(self.config.function_time_max_s, clock)
         self._goals_aside: PutAside[Goal] = PutAside(self.config.put_aside_s, clock)
         self._scores_aside: PutAside[ScoreFunction] = PutAside(self.config.put_aside_s, clock)
         self._fallbacks: Counter[str] = Counter()
@@ -245,8 +248,7 @@ class Router:
         mixed = mix_goals(
             self._goals_aside.without(self._goals.current),
             context,
-            time_max_s=self.config.function_time_max_s,
-            clock=self._clock,
+            patience=self._patience,
         )
         self._goals_aside.add(mixed.put_aside)
         return mixed
@@ -329,8 +331,7 @@ class Router:
             context,
             self._scores_aside.without(self._score_functions.current),
             weight_by_broker=self._weight_by_broker,
-            time_max_s=self.config.function_time_max_s,
-            clock=self._clock,
+            patience=self._patience,
         )
         self._scores_aside.add(asked.put_aside)
         return asked

@@ -24,15 +24,16 @@ into shares.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from router.min_max import FloatArray
-from router.plugins import Weighted, is_built_in
+from router.patience import OverdueError, Patience
+from router.plugins import Weighted
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 
 __all__ = [
@@ -93,8 +94,7 @@ def willingness(
     functions: Sequence[Weighted[ScoreFunction]],
     *,
     weight_by_broker: Mapping[int, float] | None = None,
-    time_max_s: float = math.inf,
-    clock: Callable[[], float] = lambda: 0.0,
+    patience: Patience | None = None,
 ) -> Willingness:
     """How willing one should be to send to each broker: the product of score ** weight over the functions.
 
@@ -103,10 +103,10 @@ def willingness(
         context: what else functions may look at.
         functions: those in force.
         weight_by_broker: a factor from 0 to 1 by broker id, which an operator gave; 1 where absent.
-        time_max_s: how long a function of somebody else's may take over all brokers, by `clock`.
-        clock: seconds that only grow.
+        patience: how long a function of somebody else's may take over all brokers; None: as long as it wants.
     """
     asked = list(brokers)
+    patience = patience or Patience()
     weights = weight_by_broker or {}
     by_broker = {
         broker.broker_id: 0.0 if broker.is_cordoned else weights.get(broker.broker_id, 1.0)
@@ -121,9 +121,8 @@ def willingness(
     put_aside: dict[str, str] = {}
     for name, weight, function in functions:
         try:
-            limit_s = math.inf if is_built_in(function) else time_max_s
-            of_brokers = _ask_about_all(asked, context, function, time_max_s=limit_s, clock=clock)
-        except _FaultError as fault:
+            of_brokers = patience.ask(function, partial(_ask_about_all, asked, context, function))
+        except (_FaultError, OverdueError) as fault:
             put_aside[name] = str(fault)
             continue
         scores[name] = of_brokers
@@ -158,17 +157,12 @@ def _ask_about_all(
     brokers: Sequence[BrokerSnapshot],
     context: ScoreContext,
     function: ScoreFunction,
-    *,
-    time_max_s: float,
-    clock: Callable[[], float],
+    check_time: Callable[[str], None],
 ) -> dict[int, float]:
     scores: dict[int, float] = {}
-    began_at_s = clock()
     for broker in brokers:
         scores[broker.broker_id] = _ask(function, broker, context)
-        if (took_s := clock() - began_at_s) > time_max_s:
-            asked = f"{len(scores)} of {len(brokers)} brokers"
-            raise _FaultError(f"took {took_s:.2g} s for {asked}, where {time_max_s:g} s is allowed for all")
+        check_time(f" for {len(scores)} of {len(brokers)} brokers")
     return scores
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from kafka_plugin.patience_in_thread import PatienceInThread
 from router.config import RouterConfig
+from router.levelling import GoalContext
+from router.min_max import FloatArray
 from router.route import Route
 from router.router import Router
 from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, TopicPartition
@@ -161,7 +166,7 @@ def test_a_slow_function_is_put_aside_named_and_tried_again_after_a_while() -> N
     route = decide(router, three_brokers())
     assert asked == [1, 2]
     assert set(route.shares) == {0, 1, 2}
-    said = "took 0.4 s for 2 of 3 brokers, where 0.25 s is allowed for all"
+    said = "took 0.4 s for 2 of 3 brokers, where 0.25 s is allowed"
     assert router.put_aside == {"slow": said}
     assert f"'slow' was put aside: it {said}." in route.notes
     clock.now_s += 30
@@ -172,6 +177,50 @@ def test_a_slow_function_is_put_aside_named_and_tried_again_after_a_while() -> N
     decide(router, three_brokers())
     assert asked == [1, 2, 1, 2]
     assert router.put_aside_counts == {"slow": 2}
+
+
+def test_a_function_that_does_not_come_back_is_left_to_itself_and_not_asked_again_before_it_has() -> None:
+    clock, is_over = Clock(), threading.Event()
+    asked: list[int] = []
+
+    def hanging(broker: BrokerSnapshot, context: object) -> float:  # noqa: ARG001
+        asked.append(broker.broker_id)
+        is_over.wait()
+        return 0.0 if broker.broker_id == 1 else 1.0
+
+    config = RouterConfig(
+        score_functions={"hanging": 1.0, "reachability": 1.0}, function_time_max_s=0.01, put_aside_s=60
+    )
+    router = Router(config, score_functions={"hanging": hanging}, clock=clock, patience=PatienceInThread)
+    assert set(decide(router, three_brokers()).shares) == {0, 1, 2}
+    assert router.put_aside == {"hanging": "hasn't come back, where 0.01 s is allowed; it is left to itself"}
+    clock.now_s += 61
+    decide(router, three_brokers())
+    assert router.put_aside == {"hanging": "still hasn't come back from when it was asked before"}
+    assert asked == [1]
+    is_over.set()
+    for thread in threading.enumerate():
+        if thread.name == "evenload-function":
+            thread.join()
+    clock.now_s += 61
+    assert set(decide(router, three_brokers()).shares) == {1, 2}
+    assert asked == [1, 1, 2, 3]
+
+
+def test_a_goal_that_does_not_come_back_is_left_to_itself() -> None:
+    is_over = threading.Event()
+
+    def hanging(context: GoalContext) -> FloatArray:
+        is_over.wait()
+        return np.ones(len(context.replica_sets))
+
+    config = RouterConfig(goals={"hanging": 1.0, "disk_usage": 1.0}, function_time_max_s=0.01)
+    router = Router(config, goals={"hanging": hanging}, patience=PatienceInThread)
+    route = decide(router, three_brokers())
+    is_over.set()
+    said = "hasn't come back, where 0.01 s is allowed; it is left to itself"
+    assert not route.is_fallback
+    assert f"'hanging' was put aside: it {said}." in route.notes
 
 
 def test_new_weights_give_what_was_put_aside_another_chance() -> None:
