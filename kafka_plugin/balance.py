@@ -8,8 +8,9 @@ What a dead one left is dealt with first: `execute_balance` waits for the reassi
 its throttles off and plans anew from what is there; `preview_balance` takes its throttles off when nothing is
 being moved under them any more, and otherwise says so; `cancel_balance` takes everything back.
 
-A plan is carried out as it was shown. Before each step, what has changed since (a broker gone, room taken) is
-looked at, and moves that aren't possible any more are left out and said.
+A broker that an operator drains by a weight of 0 takes nothing, like a cordoned one. A plan is carried out as
+it was shown. Before each step, what has changed since (a broker gone, room taken) is looked at; what isn't
+possible any more is left out and said.
 
 Faults are tested in tests/fault/test_balance_faults.py. Read next: router/moves.py, reassignment.py.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dataset_catalog.errors import CatalogError
 from kafka_connection import Connection
@@ -30,7 +31,9 @@ from kafka_plugin.reassignment import Mover, StepProgress
 from router.move_plan import MovePlan
 from router.moves import plan_moves, settled, still_possible
 from telemetry_collector.collector import sample_once
+from telemetry_collector.opening import read_weights
 from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from telemetry_collector.weights import Weights
 
 __all__ = ["BalanceOutcome", "BalanceProgress", "cancel_balance", "execute_balance", "preview_balance"]
 
@@ -218,12 +221,28 @@ def _plan(
         weights=dict.fromkeys(drained, 0.0),
         excluded=others,
     )
-    said = f"{len(others)} partitions are being reassigned by somebody else, and are left alone."
-    return plan, [*([said] if others else []), *plan.notes]
+    notes = []
+    if others:
+        notes.append(f"{len(others)} partitions are being reassigned by somebody else, and are left alone.")
+    closed = sorted(b for b, broker in snapshot.brokers.items() if broker.is_cordoned and b not in drained)
+    if closed:
+        named = ", ".join(map(str, closed))
+        notes.append(
+            f"broker {named} takes nothing: cordoned, or drained by a weight of 0. What it holds only leaves "
+            "with --drain, or where it is fuller than others."
+        )
+    return plan, [*notes, *plan.notes]
 
 
 def _measure(connection: Connection) -> ClusterSnapshot:
-    return sample_once(connection, timeout_s=_SNAPSHOT_TIMEOUT_S)
+    """The cluster; a broker that an operator drains is cordoned in it."""
+    weights = read_weights(connection, timeout_s=_SNAPSHOT_TIMEOUT_S) or Weights()
+    snapshot = sample_once(connection, timeout_s=_SNAPSHOT_TIMEOUT_S)
+    brokers = {
+        broker_id: replace(broker, is_cordoned=broker.is_cordoned or broker_id in weights.drained)
+        for broker_id, broker in snapshot.brokers.items()
+    }
+    return replace(snapshot, brokers=brokers)
 
 
 @contextmanager

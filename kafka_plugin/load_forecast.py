@@ -2,6 +2,7 @@
 
 A name that a dataset or topic has is forecast on that topic as it lies. For any other, the topic is placed as
 `load_dataset` would place it now: by capacity and rack for the balanced strategy, by Kafka for the others.
+The balanced strategy heeds the weights that an operator has given to brokers.
 
 Sizes are payload. What is stored differs by compression and by a few bytes a record: for a dataset that
 exists its own ratio is taken, for a new one 1, as loads are not compressed unless asked for.
@@ -35,7 +36,9 @@ from router.strategies import (
     with_topic,
 )
 from telemetry_collector.collector import sample_once
+from telemetry_collector.opening import read_weights
 from telemetry_collector.snapshot import ClusterSnapshot
+from telemetry_collector.weights import Weights
 
 __all__ = ["LoadForecast", "forecast_load"]
 
@@ -92,6 +95,7 @@ def forecast_load(
         CollectorError, CatalogError, KafkaConnectionError: Brokers don't answer.
     """
     manifest = _manifest(connection, name)
+    weights = read_weights(connection, timeout_s=_TIMEOUT_S) or Weights()
     snapshot = sample_once(connection, timeout_s=_TIMEOUT_S)
     topic = manifest.topic if manifest is not None else name
     is_new = topic not in snapshot.topics
@@ -104,7 +108,11 @@ def forecast_load(
         replication = replication or default_replication(connection, name, timeout_s=_TIMEOUT_S)
         num_partitions = num_partitions or choose_num_partitions(size_bytes, len(snapshot.brokers))
         placed = place_partitions(
-            snapshot, num_partitions=num_partitions, replication=replication, total_bytes=stored_bytes
+            snapshot,
+            num_partitions=num_partitions,
+            replication=replication,
+            total_bytes=stored_bytes,
+            avoid=weights.drained,
         )
         snapshot = with_topic(snapshot, topic, planned_layout(placed))
         by_others = kafka_placed(snapshot, num_partitions=num_partitions, replication=replication)
@@ -113,7 +121,7 @@ def forecast_load(
         num_partitions = len(layout)
         replication = max(len(placed.replica_ids) for placed in layout.values())
         by_others = parts_of(layout)
-    strategies, notes = _strategies(snapshot, topic, by_others, stored_bytes, keys)
+    strategies, notes = _strategies(snapshot, topic, by_others, stored_bytes, keys, weights)
     possible = forecast(snapshot, snapshot.topics[topic], total_bytes=stored_bytes)
     advice = advise_load(snapshot, topic, strategies, possible, total_bytes=stored_bytes)
     return LoadForecast(
@@ -134,9 +142,10 @@ def _strategies(
     by_others: dict[int, tuple[float, float, float]],
     total_bytes: int,
     keys: Iterable[bytes] | None,
+    weights: Weights,
 ) -> tuple[dict[str, StrategyForecast], tuple[str, ...]]:
     layout = snapshot.topics[topic]
-    route = routed(snapshot, topic, total_bytes=total_bytes)
+    route = routed(snapshot, topic, total_bytes=total_bytes, weight_by_broker=weights.brokers)
     key_shares, key_note = _key_shares(len(layout), keys)
     num_draws = max(1, total_bytes // DRAW_BYTES)
     return {

@@ -71,10 +71,17 @@ def by_shares(
 
 
 def routed(
-    snapshot: ClusterSnapshot, topic: str, *, total_bytes: int, config: RouterConfig | None = None
+    snapshot: ClusterSnapshot,
+    topic: str,
+    *,
+    total_bytes: int,
+    config: RouterConfig | None = None,
+    weight_by_broker: Mapping[int, float] | None = None,
 ) -> Route:
-    """What the router would decide for a load into a topic of the snapshot."""
-    return Router(config).route(
+    """What the router would decide for a load into a topic of the snapshot, with an operator's weights."""
+    router = Router(config)
+    router.reload(brokers=weight_by_broker)
+    return router.route(
         snapshot,
         topic,
         num_partitions=max(snapshot.topics[topic]) + 1,

@@ -20,7 +20,7 @@ from telemetry_collector.snapshot import ClusterSnapshot
 from telemetry_collector.statistics import CollectorStatistics
 from telemetry_collector.weights import Weights
 
-__all__ = ["AnyCollector", "open_collector"]
+__all__ = ["AnyCollector", "open_collector", "read_weights"]
 
 
 class AnyCollector(Protocol):
@@ -93,3 +93,17 @@ def open_collector(
     from telemetry_collector.service.client import RemoteCollector
 
     return RemoteCollector(connection, config, topics)
+
+
+def read_weights(connection: Connection, *, timeout_s: float = 10.0) -> Weights | None:
+    """What an operator has put in force, for somebody who asks once; None: nothing.
+
+    Raises:
+        CollectorError: the connection names a service, and neither it nor a broker answers in time.
+    """
+    collector = open_collector(connection, topics=[])
+    if connection.collector_url is None:
+        return collector.weights  # of a file, or none; no broker is asked
+    with collector:
+        collector.snapshot(timeout_s=timeout_s)
+        return collector.weights

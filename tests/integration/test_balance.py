@@ -75,7 +75,9 @@ def skewed() -> Iterator[tuple[LocalCluster, DatasetManifest]]:
 
 @pytest.mark.timeout(240)
 def test_old_skew_is_levelled_with_few_bytes_while_producers_write(
-    skewed: tuple[LocalCluster, DatasetManifest], throttle_settings: Callable[[Connection], dict[str, str]]
+    skewed: tuple[LocalCluster, DatasetManifest],
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    tmp_path: Path,
 ) -> None:
     cluster, manifest = skewed
     connection = cluster.connection
@@ -83,6 +85,12 @@ def test_old_skew_is_levelled_with_few_bytes_while_producers_write(
     assert shown.plan.spread_before > 0.55
     assert shown.after is None
     assert preview_balance(connection, config=FAST).plan.spread_before == shown.plan.spread_before
+
+    weights_path = tmp_path / "weights.json"
+    weights_path.write_text('{"brokers": {"3": 0}}')
+    drained = preview_balance(connection.model_copy(update={"weights_path": weights_path}), config=FAST)
+    assert {broker_id for move in drained.plan.moves for broker_id in move.added_ids} == {2}
+    assert any(note.startswith("broker 3 takes nothing:") for note in drained.notes)
 
     sent, is_over = 0, threading.Event()
     make_topic(connection, "live", [(1,), (2,), (3,)])
