@@ -17,7 +17,7 @@ import numpy.typing as npt
 from router.brokers import BoolArray, tabulate
 from router.min_max import FloatArray
 from router.move_plan import Move
-from telemetry_collector.snapshot import ClusterSnapshot, PartitionSnapshot, TopicPartition
+from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
 
 __all__ = ["Hop", "IntArray", "MoveState"]
 
@@ -71,11 +71,12 @@ class MoveState:
         self.capacity: FloatArray = np.maximum(table.capacity_bytes, 1.0)
         self.used: FloatArray = table.used_bytes.copy()
         self.used_before: FloatArray = table.used_bytes.copy()
-        room = [np.inf if broker.usable_bytes is None else float(broker.usable_bytes) for broker in brokers]
-        self.ceiling: FloatArray = np.minimum(utilisation_limit * self.capacity, self.used + np.array(room))
+        room = np.array([_room_bytes(broker, utilisation_limit) for broker in brokers])
+        self.ceiling: FloatArray = np.minimum(utilisation_limit * self.capacity, self.used + room)
         reachable = np.array([broker.is_reachable for broker in brokers], dtype=bool)
         self.is_draining: BoolArray = np.isin(self.broker_ids, list(draining)) & reachable
         self.is_levelled: BoolArray = reachable & ~np.isin(self.broker_ids, list(draining))
+        self._is_divided = np.array([len(broker.log_dirs) > 1 for broker in brokers], dtype=bool)
         cordoned = np.array([broker.is_cordoned for broker in brokers], dtype=bool)
         self.is_target: BoolArray = self.is_levelled & ~cordoned
         self._racks = [
@@ -100,6 +101,12 @@ class MoveState:
         )
         self.changed: set[int] = set()
         self._copies_by_broker: dict[int, tuple[IntArray, FloatArray, FloatArray]] = {}
+
+    def held_by_a_volume(self) -> list[int]:
+        """The brokers that can't take what would make all even, as their fullest volume hasn't the room."""
+        even = self.used_before[self.is_levelled].sum() / max(1.0, self.capacity[self.is_levelled].sum())
+        held = self._is_divided & self.is_target & (self.ceiling < even * self.capacity)
+        return [self.broker_ids[place] for place in np.flatnonzero(held)]
 
     def spread(self) -> float:
         """Highest minus lowest utilisation over the brokers that are levelled."""
@@ -230,6 +237,13 @@ class MoveState:
             self.changed.discard(place)
         else:
             self.changed.add(place)
+
+
+def _room_bytes(broker: BrokerSnapshot, utilisation_limit: float) -> float:
+    """What fits on a broker; where it has several volumes, on any of them, as Kafka chooses which."""
+    room = np.inf if broker.usable_bytes is None else float(broker.usable_bytes)
+    on_volumes = (utilisation_limit * v.capacity_bytes - v.used_bytes for v in broker.log_dirs.values())
+    return max(0.0, min((room, *on_volumes)))
 
 
 def _leader_counts(snapshot: ClusterSnapshot, broker_ids: tuple[int, ...]) -> IntArray:

@@ -162,7 +162,11 @@ def _least_bytes(state: MoveState, after: FloatArray, spread: float) -> int:
 
 
 def _notes(
-    state: MoveState, steps: Sequence[MoveStep], draining: Sequence[int], num_stuck: int, num_unfit: int
+    state: MoveState,
+    steps: Sequence[MoveStep],
+    draining: Sequence[int],
+    num_stuck: int,
+    num_unfit: int,
 ) -> list[str]:
     notes = []
     if num_stuck:
@@ -175,6 +179,11 @@ def _notes(
         notes.append(
             f"{num_unfit} more moves would help, but there is no room for both copies while they are made."
         )
+    notes += [
+        f"broker {broker_id} can't be levelled: Kafka chooses which of its volumes a copy goes to, and no "
+        "more is moved there than its fullest has room for."
+        for broker_id in state.held_by_a_volume()
+    ]
     if state.num_left:
         notes.append(
             f"{state.num_left} partitions are left where they are: they have no leader, or a copy that is "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from router.move_plan import Move
 from router.move_state import MoveState
 from router.move_steps import in_steps
 from router.moves import plan_moves
-from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from telemetry_collector.snapshot import ClusterSnapshot, LogDirSnapshot, TopicPartition
 from telemetry_collector.testing import make_snapshot
 
 
@@ -75,3 +77,19 @@ def test_one_copy_that_is_too_large_to_help_stays() -> None:
     snapshot = make_snapshot([90, 0], 100, topics={"t": [(1,)]}, stored_bytes={("t", 0): 90})
     plan = plan_moves(snapshot)
     assert (plan.moves, plan.least_bytes, plan.spread_after) == ((), 0, 0.9)
+
+
+def test_no_more_goes_to_a_broker_than_its_fullest_volume_has_room_for() -> None:
+    stored = {("t", number): 5 for number in range(16)}
+    snapshot = make_snapshot([80, 20], 100, topics={"t": [(1,)] * 16}, stored_bytes=stored)
+    log_dirs = {
+        "/a": LogDirSnapshot(capacity_bytes=50, used_bytes=20),
+        "/b": LogDirSnapshot(capacity_bytes=50, used_bytes=0),
+    }
+    even = plan_moves(snapshot)
+    assert (even.moved_bytes, even.notes) == (30, ())
+    halves = replace(snapshot.brokers[2], log_dirs=log_dirs)
+    plan = plan_moves(replace(snapshot, brokers={**snapshot.brokers, 2: halves}))
+    assert plan.moved_bytes == 25  # 95 % of 50 is 47.5
+    [note] = plan.notes
+    assert note.startswith("broker 2 can't be levelled: Kafka chooses which of its volumes a copy goes to")
