@@ -10,6 +10,7 @@ exists its own ratio is taken, for a new one 1, as loads are not compressed unle
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class LoadForecast:
         num_partitions: of that topic.
         replication: copies of each.
         size_bytes: payload.
-        stored_bytes: what is stored of it, of one copy.
+        stored_bytes: what is stored of it, of one copy; no more than retention by size will keep.
         strategies: by name, what each leads to.
         possible: the best with this placement, and with copies anywhere.
         advice: sentences.
@@ -104,6 +105,7 @@ def forecast_load(
             f"{name!r} has a topic, so its partitions and copies can't be chosen; they can for a new name."
         )
     stored_bytes = round(size_bytes * _stored_ratio(snapshot, manifest))
+    kept: tuple[str, ...] = ()
     if is_new:
         replication = replication or default_replication(connection, name, timeout_s=_TIMEOUT_S)
         num_partitions = num_partitions or choose_num_partitions(size_bytes, len(snapshot.brokers))
@@ -121,6 +123,7 @@ def forecast_load(
         num_partitions = len(layout)
         replication = max(len(placed.replica_ids) for placed in layout.values())
         by_others = parts_of(layout)
+        stored_bytes, kept = _kept_bytes(snapshot, topic, stored_bytes)
     strategies, notes = _strategies(snapshot, topic, by_others, stored_bytes, keys, weights)
     possible = forecast(snapshot, snapshot.topics[topic], total_bytes=stored_bytes)
     advice = advise_load(snapshot, topic, strategies, possible, total_bytes=stored_bytes)
@@ -132,7 +135,7 @@ def forecast_load(
         stored_bytes=stored_bytes,
         strategies=strategies,
         possible=possible,
-        advice=(*notes, *advice),
+        advice=(*kept, *notes, *advice),
     )
 
 
@@ -181,6 +184,16 @@ def _key_shares(num_partitions: int, keys: Iterable[bytes] | None) -> tuple[dict
         raise PluginConfigError("The sample of keys is empty.")
     shares = {number: counts[number] / total for number in range(num_partitions)}
     return shares, f"by the partitions of {total} keys, as Java's client hashes them, records all of a size"
+
+
+def _kept_bytes(snapshot: ClusterSnapshot, topic: str, stored_bytes: int) -> tuple[int, tuple[str, ...]]:
+    """By how much the topic will have grown, and a sentence where retention by size says so."""
+    growth = [snapshot.growth_max_bytes(topic, number) for number in snapshot.topics[topic]]
+    limit = sum(math.inf if each is None else each for each in growth)
+    if stored_bytes <= limit:
+        return stored_bytes, ()
+    at_most = f"{topic!r} grows by {limit / (1 << 20):,.0f} MiB at most"
+    return int(limit), (f"{at_most}: from then on retention.bytes deletes as much as comes.",)
 
 
 def _manifest(connection: Connection, name: str) -> DatasetManifest | None:
