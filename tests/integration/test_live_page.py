@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 
 from telemetry_collector import ClusterSnapshot, SnapshotCache
 from telemetry_collector.reports import Intent, RouteReport
@@ -26,15 +26,6 @@ from telemetry_collector.testing import make_snapshot
 from telemetry_collector.weights import Weights
 
 HOSTILE = "<img src=x onerror='window.harm=1'></td><script>window.harm=1</script>&amp;" + "W" * 150
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @dataclass
@@ -128,14 +119,6 @@ def served(known: Known) -> Iterator[Served]:
     served = Served(known)
     yield served
     served.stop()
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

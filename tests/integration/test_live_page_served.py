@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from evenload.local_cluster import LocalCluster
 from kafka_connection import Connection
@@ -41,15 +43,11 @@ def collector_url(cluster: LocalCluster) -> Iterator[str]:
         process.communicate(timeout=PATIENCE_S)
 
 
-def get(url: str) -> tuple[str, str]:
-    with urllib.request.urlopen(url, timeout=20) as response:
-        return response.read().decode(), response.headers["Content-Type"]
-
-
 def wait_for(url: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
-        overview = json.loads(get(f"{url}/v1/overview")[0])
+        with urllib.request.urlopen(f"{url}/v1/overview", timeout=20) as response:
+            overview = json.load(response)
         if holds(overview):
             return overview
         time.sleep(0.2)
@@ -57,7 +55,7 @@ def wait_for(url: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any
 
 
 def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
-    connection: Connection, collector_url: str, topic_name: str
+    connection: Connection, collector_url: str, topic_name: str, browser: Browser
 ) -> None:
     create_topic(
         connection,
@@ -68,10 +66,11 @@ def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
         configs={},
         timeout_s=30,
     )
-    html, kind = get(collector_url)
-    assert kind.startswith("text/html")
-    assert "evenload" in html
-    wait_for(collector_url, lambda seen: len(seen["brokers"]) == 3)
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(collector_url)
+    expect(
+        page.locator("#brokers").get_by_role("row").filter(has_text=re.compile(r"Broker \d"))
+    ).to_have_count(3, timeout=20_000)
     watched = connection.model_copy(update={"collector_url": collector_url})
     settings = connection.confluent_config()
     with BalancedProducer(settings, connection=watched, config=ProducerConfig(report_s=0.2)) as producer:
@@ -84,3 +83,5 @@ def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
     assert {broker["willingness"] for broker in seen["brokers"]} == {1.0}
     assert seen["history"]
     assert seen["findings"]
+    expect(page.locator("body")).to_contain_text(topic_name, timeout=20_000)
+    page.close()
