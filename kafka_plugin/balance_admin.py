@@ -140,7 +140,7 @@ class BalanceAdmin:
 
     def settings(self, of: int | str, names: Sequence[str]) -> dict[str, str]:
         """What a broker (an int) or topic has these set to, inherited or not; none for what isn't set."""
-        permission = "DESCRIBE_CONFIGS on the cluster and the topics"
+        permission = f"DESCRIBE_CONFIGS on the {_guarded(of)}"
         asked = ConfigResource(_kind(of), str(of), list(names))
         try:
             found = self._ask(f"reading settings of {_named(of)}", permission, lambda: self._described(asked))
@@ -154,7 +154,7 @@ class BalanceAdmin:
             return
         kind = _kind(of)
         operations = {change.name: (AlterConfigOp[change.operation], change.value) for change in changes}
-        permission = "ALTER_CONFIGS on the cluster and the topics"
+        permission = f"ALTER_CONFIGS on the {_guarded(of)}"
         doing = f"changing settings of {_named(of)}"
 
         def change() -> None:
@@ -232,6 +232,11 @@ def _kind(of: int | str) -> ConfigResourceType:
 
 def _named(of: int | str) -> str:
     return f"broker {of}" if isinstance(of, int) else f"topic {of!r}"
+
+
+def _guarded(of: int | str) -> str:
+    """What a permission on its settings is granted on."""
+    return "cluster" if isinstance(of, int) else "topic"
 
 
 def _reason(error: KafkaError) -> str:

@@ -1,11 +1,14 @@
 """Forecast a load: what brokers would hold after it, whoever chooses the partitions.
 
-A name that a dataset or topic has is forecast on that topic as it lies. For any other, the topic is placed as
-`load_dataset` would place it now: by capacity and rack for the balanced strategy, by Kafka for the others.
-The balanced strategy heeds the weights that an operator has given to brokers.
+A topic that exists is forecast as it lies. For any other name, the topic is placed as `load_dataset` would
+place it now: by capacity and rack for the balanced strategy, by Kafka for the others. That goes for a dataset
+that exists too, as its next version gets a topic of its own. The balanced strategy heeds the weights that an
+operator has given to brokers.
 
-Sizes are payload. What is stored differs by compression and by a few bytes a record: for a dataset that
-exists its own ratio is taken, for a new one 1, as loads are not compressed unless asked for.
+Sizes are payload: what records' values take. What is stored differs by compression and by some bytes a
+record (about 45 where a load writes one sample a record; next to nothing where it packs them): for a dataset
+that exists the ratio of its newest version is taken, which may be a small part of what is to come. For a new
+one it is 1, as loads are not compressed unless asked for.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ class LoadForecast:
     """What a load would lead to.
 
     Attributes:
-        topic: the one that it would go to; None where there is none yet.
+        topic: the one that it would go to; None where that is still to be made.
         num_partitions: of that topic.
         replication: copies of each.
         size_bytes: payload.
@@ -80,11 +83,11 @@ def forecast_load(
     replication: int | None = None,
     keys: Iterable[bytes] | None = None,
 ) -> LoadForecast:
-    """What `size_bytes` of payload more in dataset or topic `name` would lead to; nothing is changed.
+    """What `size_bytes` of payload for dataset or topic `name` would lead to; nothing is changed.
 
     Args:
         connection: The cluster.
-        name: A dataset, a topic, or a name that is not taken yet.
+        name: A topic, a dataset (then its next version is what is to come), or a name that is not taken yet.
         size_bytes: Payload to come, at least 0.
         num_partitions: Of a new topic; None: as many as a load would make.
         replication: Copies in a new topic; None: as the cluster has it.
@@ -98,8 +101,8 @@ def forecast_load(
     manifest = _manifest(connection, name)
     weights = read_weights(connection, timeout_s=_TIMEOUT_S) or Weights()
     snapshot = sample_once(connection, timeout_s=_TIMEOUT_S)
-    topic = manifest.topic if manifest is not None else name
-    is_new = topic not in snapshot.topics
+    topic = name
+    is_new = manifest is not None or topic not in snapshot.topics
     if not is_new and (num_partitions is not None or replication is not None):
         raise PluginConfigError(
             f"{name!r} has a topic, so its partitions and copies can't be chosen; they can for a new name."

@@ -54,9 +54,13 @@ def forecast(
 ) -> None:
     """Say how full brokers would be after more payload for NAME, before a byte is written.
 
-    NAME is a dataset or topic that exists, or a name for a new one, which is placed as `evenload ingest`
-    would. Shown are the strategies of `ingest`, and records that keep the partition of their key; the best
-    that any choice could reach with this placement; and what no placement could beat.
+    NAME is a topic that exists, or a dataset, new or not: its topic, or that of its next version, is placed
+    as `evenload ingest` would. Shown are the strategies of `ingest`, and records that keep the partition of
+    their key; the best that any choice could reach with this placement; and what no placement could beat.
+
+    Payload is what records' values take: for images about what their files do, for text that `ingest` packs
+    about a third more than its file. What is stored beyond that (small records, compression) is reckoned as
+    with the newest version of the dataset, so loading a small part first tells it.
     """
     from kafka_plugin.load_forecast import forecast_load
 

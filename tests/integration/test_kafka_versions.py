@@ -7,7 +7,7 @@ version answer in another way.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -17,12 +17,15 @@ from kafka import TopicPartition
 from kafka.admin import TransactionState
 
 from dataset_catalog.catalog import Catalog
+from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.topic_admin import TopicAdmin
 from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer, describe_brokers, open_admin
+from kafka_plugin.balance import execute_balance
+from kafka_plugin.balance_config import BalanceConfig
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.producer import BalancedProducer
@@ -151,3 +154,38 @@ def test_an_interrupted_load_is_gone_on_with(versioned: LocalCluster) -> None:
     manifest = load_dataset(samples(), "in-two", connection=connection, config=config)
     assert manifest.load_id == load.last.load_id
     assert verify(connection, manifest).is_clean
+
+
+@pytest.mark.parametrize("versioned", KAFKA_VERSIONS[:-1], indirect=True)  # the newest: test_balance.py
+def test_a_balance_moves_replicas_whole_and_takes_its_throttles_off(
+    versioned: LocalCluster,
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    reassignments: Callable[[Connection], dict[Any, Any]],
+) -> None:
+    connection = versioned.connection
+    with open_admin(connection) as admin:
+        admin.create_topics({"skewed": {"assignments": {number: [1] for number in range(6)}}})
+    values = [bytes([number]) * 100_000 for number in range(120)]
+    producer = confluent_producer(connection)
+    for number, value in enumerate(values):
+        producer.produce("skewed", value, partition=number % 6)
+    assert producer.flush(60) == 0
+
+    throttles: dict[str, str] = {}
+    outcome = execute_balance(
+        connection,
+        config=BalanceConfig(poll_s=0.05),
+        progress=lambda _: throttles or throttles.update(throttle_settings(connection)),
+    )
+    assert outcome.after is not None
+    assert outcome.plan.spread_before > 0.1
+    assert outcome.after.utilisation_spread < 0.05
+    assert outcome.moved_bytes == outcome.plan.moved_bytes
+    assert throttles
+    assert throttle_settings(connection) == {}
+    assert reassignments(connection) == {}
+    placed = sample_once(connection).topics["skewed"].values()
+    assert {broker_id for partition in placed for broker_id in partition.replica_ids} > {1}
+    ranges = dict.fromkeys(range(6), OffsetRange(0, 20))
+    found = [message.value() for message in read_committed(connection, "skewed", ranges, timeout_s=30)]
+    assert sorted(found) == values

@@ -5,6 +5,7 @@ Each role works with exactly what is listed here, and without any one of it says
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -22,8 +23,10 @@ from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster
 from kafka_connection import BrokersUnreachableError, Connection
 from kafka_connection.clients import confluent_producer, open_admin
+from kafka_plugin.balance import execute_balance, preview_balance
+from kafka_plugin.balance_config import BalanceConfig
 from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import MarkerRefusedError, TopicError, WriteNotAllowedError
+from kafka_plugin.errors import BalanceError, MarkerRefusedError, TopicError, WriteNotAllowedError
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.producer import BalancedProducer
 from kafka_plugin.topics import create_topic
@@ -49,6 +52,30 @@ LOADER = (
     "DESCRIBE_CONFIGS CLUSTER",
     "DESCRIBE CLUSTER",
     "DELETE TOPIC load*",
+)
+BALANCE = (
+    "ALTER CLUSTER",
+    "ALTER_CONFIGS CLUSTER",
+    "DESCRIBE TOPIC skewed*",
+    "ALTER_CONFIGS TOPIC skewed*",
+    "CREATE TOPIC evenload.balance",
+    "READ TOPIC evenload.balance",
+    "WRITE TOPIC evenload.balance",
+)
+BALANCE_REFUSALS = (  # the first while there is no such topic yet
+    ("CREATE TOPIC evenload.balance", (), "it needs CREATE on the topic"),
+    ("ALTER CLUSTER", (), "asking for reassignments.* It takes DESCRIBE on the cluster"),
+    ("ALTER CLUSTER", ("DESCRIBE CLUSTER",), "reassigning partitions.* It takes ALTER on the cluster"),
+    ("ALTER_CONFIGS CLUSTER", (), "It takes DESCRIBE_CONFIGS on the cluster"),
+    ("ALTER_CONFIGS CLUSTER", ("DESCRIBE_CONFIGS CLUSTER",), "It takes ALTER_CONFIGS on the cluster"),
+    ("ALTER_CONFIGS TOPIC skewed*", (), "'skewed'.* It takes DESCRIBE_CONFIGS on the topic"),
+    (
+        "ALTER_CONFIGS TOPIC skewed*",
+        ("DESCRIBE_CONFIGS TOPIC skewed*",),
+        "'skewed'.* It takes ALTER_CONFIGS on the topic",
+    ),
+    ("READ TOPIC evenload.balance", (), "'evenload.balance' is not allowed: it needs READ on the topic"),
+    ("WRITE TOPIC evenload.balance", (), "'evenload.balance' is not allowed: it needs WRITE on a topic"),
 )
 CONFIG = LoaderConfig(stall_timeout_s=20, transaction_timeout_s=10, transaction_s=1, topic_timeout_s=10)
 
@@ -173,7 +200,11 @@ def test_a_marker_takes_alter_on_the_cluster(
 
 
 def test_a_producer_needs_write_and_spreads_evenly_without_describe_on_the_cluster(
-    account: Account, guarded_cluster: LocalCluster, name: str
+    account: Account,
+    guarded_cluster: LocalCluster,
+    name: str,
+    wait_until: Callable[[Callable[[], bool]], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     create_topic(
         guarded_cluster.connection,
@@ -185,11 +216,20 @@ def test_a_producer_needs_write_and_spreads_evenly_without_describe_on_the_clust
         timeout_s=30,
     )
     reports: list[object] = []
-    for grants in (("WRITE TOPIC load*", "DESCRIBE CLUSTER"), ("WRITE TOPIC load*",)):
+
+    def produce_one(*grants: str, until: Callable[[BalancedProducer], bool]) -> None:
         connection = account(*grants)
         with BalancedProducer({**connection.confluent_config()}, connection=connection) as producer:
             producer.produce(name, b"x", on_delivery=lambda error, _: reports.append(error))
             assert producer.flush(30) == 0
+            wait_until(lambda: until(producer))
+
+    produce_one("WRITE TOPIC load*", "DESCRIBE CLUSTER", until=lambda producer: producer.num_fallbacks == 0)
+    assert "go evenly" not in caplog.text
+    produce_one("WRITE TOPIC load*", until=lambda producer: producer.num_fallbacks > 0)
+    assert re.search(
+        f"topic {name} go evenly to its partitions: .* needs DESCRIBE on the cluster", caplog.text
+    )
     assert reports == [None, None]
 
 
@@ -234,3 +274,49 @@ def test_dropping_a_dataset_takes_delete_on_its_topic(
     with pytest.raises(CatalogRefusedError, match="it needs DELETE on the topic"):
         Catalog(account(*catalog, "DESCRIBE TOPIC load*")).drop(name)
     Catalog(account(*catalog, "DELETE TOPIC load*")).drop(name)
+
+
+# -- moving --------------------------------------------------------------------------------------------------
+
+
+def test_balance_needs_alter_and_says_which_permission_is_missing(
+    account: Account,
+    guarded_cluster: LocalCluster,
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    reassignments: Callable[[Connection], dict[Any, Any]],
+) -> None:
+    administrator = guarded_cluster.connection
+    create_topic(
+        administrator,
+        "skewed",
+        num_partitions=3,
+        replication=None,
+        assignments=[(1,)] * 3,
+        configs={},
+        timeout_s=30,
+    )
+    producer = confluent_producer(administrator)
+    for number in range(60):
+        producer.produce("skewed", bytes(100_000), partition=number % 3)
+    assert producer.flush(30) == 0
+    config = BalanceConfig(poll_s=0.05, timeout_s=10)
+
+    def allowed(*grants: str) -> Connection:
+        """Somebody to whom the topic is a fifth of what a broker may hold."""
+        capacity = dict.fromkeys(guarded_cluster.broker_ids, 30_000_000)
+        return account(*grants).model_copy(update={"capacity_bytes_by_broker": capacity})
+
+    for missing, instead, words in BALANCE_REFUSALS:
+        with pytest.raises(BalanceError, match=words):
+            execute_balance(allowed(*without(BALANCE, missing), *instead), config=config)
+    unseen = execute_balance(allowed(*without(BALANCE, "DESCRIBE TOPIC skewed*")), config=config)
+    assert not unseen.plan.moves
+    shown = preview_balance(
+        allowed("DESCRIBE CLUSTER", "DESCRIBE TOPIC skewed*", "READ TOPIC evenload.balance"), config=config
+    )
+    assert len(shown.plan.moves) == 2
+    outcome = execute_balance(allowed(*BALANCE), config=config)
+    assert len(outcome.plan.moves) == 2
+    assert outcome.moved_bytes > 3_000_000
+    assert throttle_settings(administrator) == {}
+    assert reassignments(administrator) == {}
