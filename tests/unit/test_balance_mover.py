@@ -127,6 +127,12 @@ def test_a_rate_that_was_left_behind_is_taken_off_beside_a_new_one_of_the_same_b
     assert log.standing is None
 
 
+@pytest.mark.parametrize(("age_s", "may_be"), [(30.0, True), (31.0, False), (-30.0, True), (-31.0, False)])
+def test_a_balance_elsewhere_is_at_work_while_its_date_is_near_our_clock(age_s: float, may_be: bool) -> None:
+    left = BalanceRecord(run_id="r", host="elsewhere", pid=1, updated_at_s=1000.0 - age_s)
+    assert left.may_be_at_work(now_s=1000.0, recent_s=30.0) is may_be
+
+
 class Killed(BaseException):
     """By `kill -9`: nothing comes after it, not even what takes back."""
 
