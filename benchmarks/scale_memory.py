@@ -1,7 +1,8 @@
 """What a snapshot, a route and a producer's books take of memory, as Python's allocator counts it.
 
 A layout is shared by all snapshots that have it; it is in the figures of both. A producer's books are at
-their largest: every partition written to in each of the last two minutes' entries.
+their largest: every partition written to in each of the last two minutes' entries, of which there is one each
+3.6 s for 3,000 partitions (own_bytes.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from router.router import Router
 
 RECORD_BYTES = 1000
 BOOKED_S = 120
-ENTRIES_PER_S = 4
+ROUNDS_PER_S = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +74,8 @@ def _watched(size: Size, seed: int) -> object:
 def _written_books(num_partitions: int) -> OwnBytes:
     now_s = 0.0
     books = OwnBytes(clock=lambda: now_s)
-    for entry in range(BOOKED_S * ENTRIES_PER_S):
-        now_s = entry / ENTRIES_PER_S
+    for number in range(BOOKED_S * ROUNDS_PER_S):
+        now_s = number / ROUNDS_PER_S
         for partition in range(num_partitions):
             books.add_sent(partition, RECORD_BYTES)
             books.add_acknowledged(partition, RECORD_BYTES)

@@ -17,12 +17,15 @@ RECENT_S = 30.0  # a load commits at least each 5 s; brokers that fail over hold
 def may_be_loading(last: LoadProgress, *, now_s: float, recent_s: float = RECENT_S) -> bool:
     """False when the load is complete, silent for `recent_s`, or its process on this host has ended.
 
+    A date that is further ahead than `recent_s` counts as silence too: a dead host whose clock was wrong
+    would hold up everybody else until then. So clocks have to agree to within that, either way.
+
     Args:
         last: The load's newest progress record.
         now_s: Seconds since 1970.
         recent_s: How long a loader may be silent, in seconds.
     """
-    if last.is_complete or now_s - last.updated_at_s > recent_s:
+    if last.is_complete or abs(now_s - last.updated_at_s) > recent_s:
         return False
     return last.host != socket.gethostname() or _is_running(last.pid)
 

@@ -191,7 +191,7 @@ def _tidy(admin: BalanceAdmin, log: BalanceLog, config: BalanceConfig) -> list[s
         ]
     with Mover(admin, log, log.write(BalanceRecord.begin(left)), config) as mover:
         mover.take_back()
-    return _left_behind(mover) or [_THROTTLES_OFF]
+    return _left_behind(mover) or ([_THROTTLES_OFF] if left.throttle is not None else [])
 
 
 def _left_behind(mover: Mover) -> list[str]:

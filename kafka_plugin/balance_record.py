@@ -89,10 +89,14 @@ class BalanceRecord(BaseModel):
         )
 
     def may_be_at_work(self, *, now_s: float, recent_s: float) -> bool:
-        """False when it was silent for `recent_s` elsewhere, or its process on this host has ended."""
+        """False when it was silent for `recent_s` elsewhere, or its process on this host has ended.
+
+        A date that is further ahead than `recent_s` counts as silence too: a dead host whose clock was wrong
+        would hold up everybody else until then.
+        """
         if self.host == socket.gethostname():
             return self.pid != os.getpid() and _is_running(self.pid)
-        return now_s - self.updated_at_s <= recent_s
+        return abs(now_s - self.updated_at_s) <= recent_s
 
 
 class BalanceLog:

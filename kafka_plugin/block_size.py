@@ -2,7 +2,7 @@
 
 About 256 KiB, where Kafka is fast and a shuffle is fine. Small datasets have smaller blocks (a thousandth,
 at least 16 KiB), so that they spread over brokers too; huge ones larger blocks (at most 4 MiB), so that
-there are about a million of them to plan. DESIGN.md, section 8.
+there are about a million of them to plan.
 """
 
 from __future__ import annotations

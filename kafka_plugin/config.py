@@ -1,4 +1,4 @@
-"""What a loader and a producer may be told; the defaults are what DESIGN measured or what is safe.
+"""What a loader and a producer may be told; the defaults are what was measured to be good, or is safe.
 
 Sizes are in bytes, times in seconds, as their names say. A value out of range is refused with field, value
 and range.
@@ -98,8 +98,9 @@ class ProducerConfig(BaseModel):
         default=4 << 20,
         gt=0,
         description="Bytes for which records stay on one partition, at most; less where a turn more or less "
-        "would be seen in how full brokers are, or little is still to come. A `BalancedProducer` stays no "
-        "longer than the client's own partitioner would either: twice `linger.ms`, by default 10 ms.",
+        "would be seen in how full brokers are, or little is still to come. A `BalancedProducer` stays about "
+        "as long as the client's own partitioner would: for twice `linger.ms`, by default 10 ms, or where "
+        "batches get full, until one is, for twice that at most.",
     )
     refresh_s: float = Field(
         default=1.0, gt=0, le=60, description="How often shares are decided anew while records come."

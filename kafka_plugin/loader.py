@@ -2,7 +2,7 @@
 
     load_dataset("train.parquet", "cola")        # the same call again goes on where a dead one stopped
 
-The order of things is what makes it exact (DESIGN, section 6):
+The order of things is what makes it exact:
 
 1. The source is looked at as a whole: what can't be loaded is refused before anything is written.
 2. Signs of life of another loader of the name are looked for: taking its transactional id would stop it.

@@ -209,7 +209,7 @@ class BalancedProducer(Producer):
 
     @property
     def num_fallbacks(self) -> int:
-        """How often shares were even because nothing fresh was known about the brokers."""
+        """How often shares were even for want of something better, for any of the router's reasons."""
         return self._routing.num_fallbacks
 
     @property

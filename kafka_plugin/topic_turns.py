@@ -2,9 +2,9 @@
 
 A turn ends when so many bytes are sent as the route says, or when the client's own partitioner would go on to
 another partition, after twice `linger.ms`. Not sooner: what a partition gets waits for `linger.ms` unless its
-batch gets full, so at high rates shorter turns mean longer latencies, and a turn ends with a full batch
-(decision 0052). Whichever thread comes by begins the next; others, meanwhile, go on with the one before, so
-nobody waits.
+batch gets full, so at high rates shorter turns mean longer latencies. Where batches get full, a turn ends
+with a full one, and may take up to twice as long for it (decision 0052). Whichever thread comes by begins the
+next; others, meanwhile, go on with the one before, so nobody waits.
 
 Read next: turns.py, one turn; producer.py, which sends what is in it.
 """

@@ -170,7 +170,8 @@ class Overview(_Shown):
         age_s: how old the measurements are.
         is_stale: whether that is too old to decide from.
         utilisation_spread: highest minus lowest utilisation.
-        brokers: in the order to show them: first those that don't answer, then the fullest.
+        brokers: in the order to show them: by id, or where there are more than 12, first those that don't
+            answer, then the fullest.
         topics: those that hold most.
         routes: of the producers that report, fallbacks first.
         put_aside: goals and score functions without a say, here or at a producer, and what they did.

@@ -1,4 +1,4 @@
-"""The order of an epoch is the one that DESIGN's words give, done slowly and in plain Python."""
+"""The order of an epoch is the one that lanes.py's words give, done slowly and in plain Python."""
 
 from __future__ import annotations
 

@@ -1,31 +1,46 @@
-"""What a step does where brokers don't do what they are told: whatever is ours stays written down."""
+"""What a step does where brokers don't do what they are told: whatever is ours stays written down.
+
+And what the next start does with what a dead one left, wherever that died.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self
 
 import pytest
 
-from kafka_plugin import reassignment
+from kafka_connection import Connection
+from kafka_plugin import balance, reassignment
+from kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
 from kafka_plugin.balance_admin import Reassignment, SettingChange
 from kafka_plugin.balance_config import BalanceConfig
 from kafka_plugin.balance_record import BalanceRecord, Target, ThrottleRecord
 from kafka_plugin.errors import BalanceInterruptedError
 from kafka_plugin.reassignment import Mover
-from router.move_plan import Move
-from telemetry_collector.snapshot import TopicPartition
+from router.move_plan import Move, MovePlan
+from router.moves import plan_moves
+from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from telemetry_collector.testing import make_snapshot
 
 LEADER, FOLLOWER = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 CONFIG = BalanceConfig(poll_s=0.001, throttle_bytes_per_s=2000)
 AT = TopicPartition("t", 0)
+LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+CONNECTION = Connection(bootstrap_servers="broker:9092")
 
 
 class Log:
-    def __init__(self, record: BalanceRecord) -> None:
-        self.standing: BalanceRecord | None = record
+    def __init__(self, record: BalanceRecord | None) -> None:
+        self.standing = record
 
     def read(self) -> BalanceRecord | None:
+        return self.standing
+
+    def read_unless_at_work(self, recent_s: float) -> BalanceRecord | None:  # noqa: ARG002
         return self.standing
 
     def write(self, record: BalanceRecord) -> BalanceRecord:
@@ -63,10 +78,17 @@ class Admin:
     def change_settings(self, of: int | str, changes: Sequence[SettingChange]) -> None:
         there = self.by_name.setdefault(of, {})
         for change in changes:
-            if change.operation == "DELETE":
-                there.pop(change.name)
-            else:
-                there[change.name] = change.value or ""
+            value = change.value or ""
+            listed = [entry for entry in there.get(change.name, "").split(",") if entry]
+            match change.operation:
+                case "DELETE":
+                    there.pop(change.name)
+                case "SET":
+                    there[change.name] = value
+                case "APPEND":
+                    there[change.name] = ",".join([*listed, *value.split(",")])
+                case "SUBTRACT":
+                    there[change.name] = ",".join(e for e in listed if e not in value.split(","))
 
 
 def _mover(admin: Any, **left: Any) -> tuple[Mover, Log]:
@@ -103,3 +125,221 @@ def test_a_rate_that_was_left_behind_is_taken_off_beside_a_new_one_of_the_same_b
         mover.carry_out([move], lambda _: None)
     assert not any(admin.by_name.values())
     assert log.standing is None
+
+
+@pytest.mark.parametrize(("age_s", "may_be"), [(30.0, True), (31.0, False), (-30.0, True), (-31.0, False)])
+def test_a_balance_elsewhere_is_at_work_while_its_date_is_near_our_clock(age_s: float, may_be: bool) -> None:
+    left = BalanceRecord(run_id="r", host="elsewhere", pid=1, updated_at_s=1000.0 - age_s)
+    assert left.may_be_at_work(now_s=1000.0, recent_s=30.0) is may_be
+
+
+class Killed(BaseException):
+    """By `kill -9`: nothing comes after it, not even what takes back."""
+
+
+class Life:
+    """A process that dies at a call, before it is made or when the answer is on its way."""
+
+    def __init__(self, *, dies_at: int | None = None, is_made: bool = False) -> None:
+        self.num_calls = 0
+        self.outcome: Any = None
+        self._dies_at = dies_at
+        self._is_made = is_made
+
+    def call(self, make: Callable[[], Any]) -> Any:
+        self.num_calls += 1
+        if self._dies_at is None or self.num_calls < self._dies_at:
+            return make()
+        if self._is_made and self.num_calls == self._dies_at:
+            make()
+        raise Killed
+
+
+class Mortal:
+    """Passes calls on, as one process makes them."""
+
+    def __init__(self, life: Life, to: Any) -> None:
+        self._life = life
+        self._to = to
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        found = getattr(self._to, name)
+        return lambda *given, **options: self._life.call(partial(found, *given, **options))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The connection ends, whatever of."""
+
+
+class Brokers(Admin):
+    """Three of them, the first too full. An operator has throttled some of what goes on, too.
+
+    Copies are complete when they have been asked for a few times; whoever died, Kafka goes on with them.
+    """
+
+    SIZE_BYTES = 50_000
+    NUM_QUESTIONS = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_name = {2: {LEADER: "777"}, "t": {LEADERS: "4:1,8:2"}}
+        self.placed = {TopicPartition("t", number): (1,) for number in range(6)}
+        self._num_left: dict[TopicPartition, int] = {}
+        self.targets: dict[TopicPartition, tuple[int, ...]] = {}
+
+    def snapshot(self) -> ClusterSnapshot:
+        layout = [self.placed[TopicPartition("t", number)] for number in range(len(self.placed))]
+        used = [self.SIZE_BYTES * sum(broker_id in ids for ids in layout) for broker_id in (1, 2, 3)]
+        stored = {("t", number): self.SIZE_BYTES for number in range(len(layout))}
+        return make_snapshot(used, topics={"t": layout}, stored_bytes=stored)
+
+    def reassign(self, replica_ids: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, str]:
+        for at, ids in replica_ids.items():
+            old, new = set(self.placed[at]), set(ids)
+            self.running[at] = Reassignment(
+                replica_ids=(*ids, *(old - new)), adding_ids=tuple(new - old), removing_ids=tuple(old - new)
+            )
+            self.targets[at] = tuple(ids)
+            self._num_left[at] = self.NUM_QUESTIONS
+        return {}
+
+    def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        running = dict(self.running)
+        for at in running:
+            self._num_left[at] -= 1
+            if not self._num_left[at]:
+                self.placed[at] = self.targets[at]
+                del self.running[at]
+        return running
+
+    def finish(self) -> None:
+        """Kafka has time, and nobody asks it."""
+        while self.running:
+            self.reassignments()
+
+    def cancel(self, partitions: Collection[TopicPartition]) -> None:
+        for at in partitions:
+            self.running.pop(at, None)
+
+    def copy_bytes(self, broker_id: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:  # noqa: ARG002
+        return dict.fromkeys(partitions, 0)
+
+    @property
+    def has_other_settings(self) -> bool:
+        """Than those of the operator."""
+        return {of: there for of, there in self.by_name.items() if there} != Brokers().by_name
+
+    def is_throttled(self, at: TopicPartition) -> bool:
+        topic = self.by_name["t"]
+        return all(
+            any(entry.startswith(f"{at.partition}:") for entry in topic.get(name, "").split(","))
+            for name in (LEADERS, FOLLOWERS)
+        )
+
+
+_plans: dict[str, MovePlan] = {}
+
+
+def plan_once(snapshot: ClusterSnapshot, **options: Any) -> MovePlan:
+    """As `plan_moves`, whose linear programs take longer than all the rest of a life."""
+    situation = repr((snapshot, options))
+    if situation not in _plans:
+        _plans[situation] = plan_moves(snapshot, **options)
+    return _plans[situation]
+
+
+class Stage:
+    """Brokers and a record, and processes that come and go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.brokers = Brokers()
+        self.log = Log(None)
+        self._monkeypatch = monkeypatch
+
+    def live(self, act: Callable[..., Any], **life: Any) -> Life:
+        """Runs a command, to its end or its death."""
+        living = Life(**life)
+        self._monkeypatch.setattr(balance, "BalanceAdmin", lambda *_, **__: Mortal(living, self.brokers))
+        self._monkeypatch.setattr(balance, "BalanceLog", lambda *_, **__: Mortal(living, self.log))
+        self._monkeypatch.setattr(balance, "sample_once", lambda *_, **__: self.brokers.snapshot())
+        self._monkeypatch.setattr(balance, "plan_moves", plan_once)
+        with suppress(Killed):
+            living.outcome = act(CONNECTION, config=CONFIG.model_copy(update={"poll_s": 1e-6}))
+        return living
+
+    def check_that_nothing_is_left(self) -> None:
+        """Settings are as they were, each move is made or taken back, and the record says so."""
+        assert not self.brokers.has_other_settings
+        assert self.brokers.running == {}
+        for at, ids in self.brokers.placed.items():
+            assert ids in ((1,), self.brokers.targets.get(at))
+        assert self.log.standing is None
+
+
+@pytest.fixture
+def new_stage(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Stage]:
+    return partial(Stage, monkeypatch)
+
+
+@pytest.mark.parametrize("does_kafka_finish", [False, True], ids=["kafka-goes-on", "kafka-finishes"])
+@pytest.mark.parametrize("is_made", [False, True], ids=["before-a-call", "before-its-answer"])
+@pytest.mark.parametrize("next_start", [execute_balance, cancel_balance, preview_balance])
+def test_wherever_a_balance_is_killed_the_next_start_leaves_nothing_of_it(
+    new_stage: Callable[[], Stage], next_start: Callable[..., Any], is_made: bool, does_kafka_finish: bool
+) -> None:
+    has_left_throttles = set()
+    for dies_at in range(1, new_stage().live(execute_balance).num_calls + 1):
+        stage = new_stage()
+        stage.live(execute_balance, dies_at=dies_at, is_made=is_made)
+        is_throttled = stage.brokers.has_other_settings
+        has_left_throttles.add(is_throttled)
+        assert all(stage.brokers.is_throttled(at) for at in stage.brokers.running)
+        if does_kafka_finish or next_start is preview_balance:  # which touches nothing that moves
+            stage.brokers.finish()
+        outcome = stage.live(next_start).outcome
+        stage.check_that_nothing_is_left()
+        if next_start is execute_balance:
+            assert stage.brokers.snapshot().utilisation_spread < 0.01
+        if next_start is preview_balance and is_throttled:
+            assert "an earlier balance had left its throttles behind; they are off now." in outcome.notes
+    assert has_left_throttles == {False, True}
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["before-a-call", "before-its-answer"])
+@pytest.mark.parametrize("killed_next", [execute_balance, cancel_balance, preview_balance])
+def test_who_is_killed_while_it_puts_in_order_what_a_dead_one_left_leaves_it_to_the_next(
+    new_stage: Callable[[], Stage], killed_next: Callable[..., Any], is_made: bool
+) -> None:
+    def stage_of_a_death(at: int) -> Stage:
+        stage = new_stage()
+        stage.live(execute_balance, dies_at=at, is_made=True)
+        return stage
+
+    is_ordered_at = next(at for at in itertools.count(1) if stage_of_a_death(at).brokers.running)
+
+    def stage_to_put_in_order() -> Stage:
+        stage = stage_of_a_death(is_ordered_at)
+        if killed_next is preview_balance:  # which touches nothing that moves
+            stage.brokers.finish()
+        return stage
+
+    for dies_at in range(1, stage_to_put_in_order().live(killed_next).num_calls + 1):
+        stage = stage_to_put_in_order()
+        stage.live(killed_next, dies_at=dies_at, is_made=is_made)
+        assert all(stage.brokers.is_throttled(at) for at in stage.brokers.running)
+        stage.live(execute_balance)
+        stage.check_that_nothing_is_left()
+        assert stage.brokers.snapshot().utilisation_spread < 0.01
+
+
+def test_a_dry_run_says_nothing_of_throttles_where_a_dead_balance_had_planned_none(
+    new_stage: Callable[[], Stage],
+) -> None:
+    stage = new_stage()
+    stage.live(execute_balance, dies_at=3)
+    assert stage.log.standing is not None
+    notes = stage.live(preview_balance).outcome.notes
+    assert not any("throttles" in note for note in notes)
+    stage.check_that_nothing_is_left()

@@ -48,6 +48,11 @@ def test_of_another_host_only_the_age_is_known() -> None:
     assert not may_be_loading(_last(host="elsewhere", pid=1, age_s=RECENT_S + 1), now_s=NOW_S)
 
 
+def test_a_date_ahead_of_our_clock_is_a_sign_of_life_only_within_the_silence_that_is_allowed() -> None:
+    assert may_be_loading(_last(host="elsewhere", pid=1, age_s=-RECENT_S), now_s=NOW_S)
+    assert not may_be_loading(_last(host="elsewhere", pid=1, age_s=-RECENT_S - 1), now_s=NOW_S)
+
+
 def test_a_complete_load_is_not_loading() -> None:
     mine = {"host": socket.gethostname(), "pid": os.getpid()}
     assert not may_be_loading(_last(**mine, is_complete=True), now_s=NOW_S)
