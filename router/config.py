@@ -31,7 +31,8 @@ class RouterConfig(BaseModel):
     batch_bytes: int = Field(
         default=256 * 1024,
         ge=1,
-        description="About how many bytes go to one partition before the next one's turn.",
+        description="About how many bytes go to one partition before the next one's turn; producers and "
+        "loads set their own.",
     )
     utilisation_limit: float = Field(
         default=0.95,
