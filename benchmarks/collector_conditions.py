@@ -61,6 +61,11 @@ class StandIn(AnyCollector):
     def announce(self, intent: Intent) -> None:
         """In vain."""
 
+    @property
+    def num_without_service(self) -> int:
+        """0: it is one."""
+        return 0
+
     def withdraw(self, load: str) -> None:
         """In vain."""
 

@@ -213,6 +213,11 @@ class BalancedProducer(Producer):
         return self._routing.num_fallbacks
 
     @property
+    def num_without_service(self) -> int:
+        """How often the collector service was gone or gave nothing usable; each time it went on without."""
+        return self._routing.num_without_service
+
+    @property
     def num_lost(self) -> int:
         """Records that were acknowledged without an offset; each was reported as an error."""
         return sum(turns.reports.num_lost for turns in list(self._topics.values()))

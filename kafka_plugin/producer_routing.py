@@ -196,6 +196,11 @@ class ProducerRouting:
         """How often shares were even because nothing fresh was known."""
         return sum(topic.routing.num_fallbacks for topic in list(self._topics.values()))
 
+    @property
+    def num_without_service(self) -> int:
+        """How often the collector service gave nothing usable, and it went on without."""
+        return self._collector.num_without_service
+
     # In the thread that decides.
 
     def _start_deciding(self) -> None:

@@ -105,6 +105,11 @@ class Collector(SnapshotThread):
         """What the connection's file of weights says, looked at anew; None without one."""
         return self._weights_file.latest() if self._weights_file is not None else None
 
+    @property
+    def num_without_service(self) -> int:
+        """0: it asks no service."""
+        return 0
+
     # Those who measure for themselves have nobody to tell. A collector service does (service/client.py).
 
     def announce(self, intent: Intent) -> None:

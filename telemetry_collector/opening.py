@@ -60,6 +60,11 @@ class AnyCollector(Protocol):
         ...
 
     @property
+    def num_without_service(self) -> int:
+        """How often it had to go on without the service that it was to ask."""
+        ...
+
+    @property
     def weights(self) -> Weights | None:
         """What an operator has put in force; None: nothing."""
         ...

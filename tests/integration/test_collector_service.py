@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from kafka_connection.clients import open_admin
 from kafka_plugin.config import LoaderConfig, ProducerConfig
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.producer import BalancedProducer
+from telemetry_collector.config import CollectorConfig
+from telemetry_collector.opening import open_collector
 
 StartCollector = Callable[..., Any]
 
@@ -81,6 +84,36 @@ def test_producers_route_by_what_the_service_measures_and_report_to_it(
         assert producer.num_fallbacks == 0
         _wait_for(lambda: _metrics(url)["evenload_service_routes"] == 1)
     assert set(_get(f"{url}/v1/snapshot?topics={topic}")["topics"]) == {topic}
+
+
+def test_one_of_two_services_dies_and_only_its_producers_go_on_without(
+    connection: Connection, start_collector: StartCollector, topic: str
+) -> None:
+    services = [start_collector(connection), start_collector(connection)]
+    often = CollectorConfig(interval_s=0.2, deadline_s=0.5, age_max_s=2.0)
+    settings = {"bootstrap.servers": connection.bootstrap_servers}
+    with ExitStack() as opened:
+        producers = []
+        for service in services:
+            with_service = connection.model_copy(update={"collector_url": service.url})
+            collector = opened.enter_context(open_collector(with_service, often, topics=[]))
+            producers.append(
+                opened.enter_context(BalancedProducer(settings, connection=with_service, collector=collector))
+            )
+
+        def send() -> None:
+            for producer in producers:
+                for _ in range(100):
+                    producer.produce(topic, b"x" * 1000)
+                assert producer.flush(60) == 0
+
+        send()
+        assert [producer.num_without_service for producer in producers] == [0, 0]
+        services[0].end(signal.SIGKILL)
+        _wait_for(lambda: producers[0].num_without_service == 1)
+        send()
+        assert [producer.num_without_service for producer in producers] == [1, 0]
+        assert [producer.num_fallbacks for producer in producers] == [0, 0]
 
 
 def test_a_load_announces_what_it_will_still_write_and_takes_it_back(

@@ -154,7 +154,7 @@ def test_without_measurements_records_are_spread_evenly_and_that_is_counted(
 ) -> None:
     reports = Reports()
     never_started = Collector(connection)
-    config = ProducerConfig(batch_bytes=100)
+    config = ProducerConfig(batch_bytes=100, first_snapshot_timeout_s=0.1)
     with BalancedProducer(
         settings, connection=connection, config=config, collector=never_started
     ) as producer:
