@@ -81,7 +81,10 @@ def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("replication", [pytest.param(1, marks=pytest.mark.torture), 3])
-@pytest.mark.parametrize("kafka_version", KAFKA_VERSIONS[:-1])
+@pytest.mark.parametrize(
+    "kafka_version",
+    [KAFKA_VERSIONS[0], *(pytest.param(each, marks=pytest.mark.torture) for each in KAFKA_VERSIONS[1:-1])],
+)
 def test_nothing_is_lost_or_repeated_by_older_brokers(
     make_cluster: Callable[..., LocalCluster], kafka_version: str, replication: int
 ) -> None:

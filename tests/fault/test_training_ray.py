@@ -161,6 +161,7 @@ def test_workers_then_the_driver_then_everything_killed_with_2_1_and_3_workers(
     training.assert_exact()
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("dataset", ["record"], indirect=True)
 @pytest.mark.timeout(1800)
 def test_a_stopped_run_goes_on_though_rays_own_index_is_damaged_and_the_newest_checkpoint_gone(
