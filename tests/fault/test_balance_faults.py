@@ -221,6 +221,18 @@ def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster
     assert spread(connection) < 0.01
 
 
+def test_moves_off_a_slow_broker_come_to_their_end(
+    with_a_slow_broker: Callable[[str], dict[str, Any]],
+) -> None:
+    found = with_a_slow_broker("moves")
+    assert found["planned_bytes"] > 20 * MIB, found
+    assert found["moved_bytes"] == found["planned_bytes"]
+    assert found["slow_bytes_per_s"] < 3 * MIB, "it was slow, throttled to 8 MB/s as it is"
+    assert found["is_clean"]
+    assert found["spread"] < 0.01
+    assert (found["throttles"], found["is_record_left"]) == ([], False)
+
+
 def test_what_makes_no_progress_is_taken_back(
     skewed: LocalCluster, reassignments: Callable[[Connection], dict[Any, Any]]
 ) -> None:
