@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import ctypes
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from kafka import TopicPartition
 
-SLOW_BROKER_DRIVER = Path(__file__).parent / "slow_broker_driver.py"
+from dataset_catalog.manifest import DatasetManifest
+from evenload.local_cluster import LocalCluster, process
+from kafka_connection import Connection
+from kafka_connection.clients import open_admin
+
+CLONE_NEWNET = 0x40000000
 
 
 @pytest.fixture(scope="session")
@@ -44,20 +50,64 @@ def small_disk(may_mount: None, tmp_path: Path) -> Iterator[Callable[[int], Path
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.fixture(scope="session")
-def with_a_slow_broker() -> Callable[[str], dict[str, Any]]:
-    """Run slow_broker_driver.py in a network namespace of its own, so that nobody else's loopback is slow."""
+@pytest.fixture
+def own_network(may_mount: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG001
+    """A network namespace for this test and what it starts: nobody else's loopback is touched."""
+    # A thread stays in the namespace that it was made in, and so does what it starts: brokers get a new one.
+    monkeypatch.setattr(process, "_spawner", ThreadPoolExecutor(1))
+    libc = ctypes.CDLL(None, use_errno=True)
 
-    def run(which: str) -> dict[str, Any]:
-        done = subprocess.run(
-            ["unshare", "--net", sys.executable, str(SLOW_BROKER_DRIVER), which],
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+    def check(result: int) -> None:
+        if result != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
-    return run
+    with Path("/proc/thread-self/ns/net").open() as before:
+        check(libc.unshare(CLONE_NEWNET))
+        try:
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            yield
+        finally:
+            check(libc.setns(before.fileno(), CLONE_NEWNET))
+
+
+@pytest.fixture
+def slow_link(own_network: None) -> Callable[[LocalCluster, int, int], AbstractContextManager[None]]:  # noqa: ARG001
+    """For a while, let no more bytes a second come to a broker's port, or leave it, than this."""
+
+    def tc(*arguments: str) -> None:
+        subprocess.run(["tc", *arguments], check=True)
+
+    @contextmanager
+    def slow(cluster: LocalCluster, broker_id: int, bytes_per_s: int) -> Iterator[None]:
+        port = cluster.bootstrap_servers.split(",")[broker_id - 1].rpartition(":")[2]
+        rate = ["rate", f"{bytes_per_s}bps", "burst", str(bytes_per_s // 8)]
+        tc("qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb")
+        tc("class", "add", "dev", "lo", "parent", "1:", "classid", "1:1", "htb", *rate)
+        for direction in ("sport", "dport"):
+            match = ["match", "ip", direction, port, "0xffff"]
+            tc("filter", "add", "dev", "lo", "parent", "1:", "protocol", "ip", "u32", *match, "flowid", "1:1")
+        try:
+            yield
+        finally:
+            tc("qdisc", "del", "dev", "lo", "root")
+
+    return slow
+
+
+@pytest.fixture
+def gather(
+    wait_until: Callable[[Callable[[], bool]], None],
+) -> Callable[[Connection, DatasetManifest, int], None]:
+    """Put all of a dataset, one copy of it, on one broker."""
+
+    def move(connection: Connection, manifest: DatasetManifest, broker_id: int) -> None:
+        with open_admin(connection) as admin:
+            (found,) = admin.describe_topics([manifest.topic])
+            partitions = [
+                TopicPartition(manifest.topic, each["partition_index"]) for each in found["partitions"]
+            ]
+            admin.alter_partition_reassignments({partition: [broker_id] for partition in partitions})
+            wait_until(lambda: not admin.list_partition_reassignments())
+
+    return move

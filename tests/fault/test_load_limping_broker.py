@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.loader import load_dataset
+from router.config import RouterConfig
+from telemetry_collector.collector import sample_once
 
 NUM_SAMPLES = 2_000
 PAUSE_S = 12.0  # longer than the 3 s after which the controller takes a silent broker's leaderships away
@@ -67,17 +70,20 @@ def test_a_load_outlasts_a_broker_that_is_paused(
 
 
 @pytest.mark.timeout(300)
-def test_a_slow_broker_is_spared_where_latency_has_a_weight(
-    with_a_slow_broker: Callable[[str], dict[str, Any]],
+@pytest.mark.parametrize("is_latency_weighed", [True, False])
+def test_a_load_with_a_slow_broker_is_exact_and_spares_it_where_latency_has_a_weight(
+    slow_link: Callable[..., AbstractContextManager[None]],
+    make_cluster: Callable[..., LocalCluster],
+    is_latency_weighed: bool,
 ) -> None:
-    found = with_a_slow_broker("latency")
-    assert found["is_clean"]
-    led = found["leader_bytes"]
-    assert led["2"] < 0.7 * min(led["1"], led["3"]), found
-
-
-@pytest.mark.timeout(300)
-def test_a_load_with_a_slow_broker_is_exact_where_only_room_counts(
-    with_a_slow_broker: Callable[[str], dict[str, Any]],
-) -> None:
-    assert with_a_slow_broker("default")["is_clean"]
+    cluster = make_cluster()
+    connection = cluster.connection
+    latency = RouterConfig(score_functions={"reachability": 1, "latency": 2})
+    config = latency if is_latency_weighed else RouterConfig()
+    samples = {"x": np.random.default_rng(1).integers(0, 256, (2_000, 20_000), dtype=np.uint8)}
+    with slow_link(cluster, 2, 2_000_000):
+        manifest = load_dataset(samples, "slow", connection=connection, replication=1, router_config=config)
+    assert verify(connection, manifest).is_clean
+    if is_latency_weighed:
+        led = sample_once(connection, [manifest.topic]).leader_bytes(manifest.topic)
+        assert led[2] < 0.7 * min(led[1], led[3]), led
