@@ -115,12 +115,12 @@ class Loads:
         self._start()
 
     def _start(self) -> None:
-        if self._process is not None and self._process.stdout is not None:
-            self._process.stdout.close()  # it has ended, and may have been read to its end
         self._num_tries += 1
         assert self._num_tries <= TRIES_MAX, (
             f"{self.names[-1]} doesn't come to an end: {self._log.read_text()[-2000:]}"
         )
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()  # it has ended, and may have been read to its end
         told = {
             "connection": self._connection,
             "name": self.names[-1],
