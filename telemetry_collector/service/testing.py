@@ -38,7 +38,7 @@ Misbehaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class FakeService:
     """Serves in a thread of its own while it is entered. May be entered again: on the same port, as after
-    a restart.
+    a restart. That is a free one unless it is given.
 
     Attributes:
         cluster: what it measures: one that is made up, to be changed from any thread, or a real one.
@@ -46,12 +46,14 @@ class FakeService:
         num_requests: how many have come.
     """
 
-    def __init__(self, cluster: FakeCluster | Connection, config: ServiceConfig | None = None) -> None:
+    def __init__(
+        self, cluster: FakeCluster | Connection, config: ServiceConfig | None = None, *, port: int = 0
+    ) -> None:
         self.cluster = cluster
         self.misbehave: Misbehaviour | None = None
         self.num_requests = 0
         self._config = config or ServiceConfig()
-        self._port = 0
+        self._port = port
         self._is_serving = threading.Event()
         self._service: CollectorService | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

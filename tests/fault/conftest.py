@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from kafka import TopicPartition
+
+from dataset_catalog.manifest import DatasetManifest
+from evenload.local_cluster import LocalCluster, process
+from kafka_connection import Connection
+from kafka_connection.clients import open_admin
+
+CLONE_NEWNET = 0x40000000
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +48,66 @@ def small_disk(may_mount: None, tmp_path: Path) -> Iterator[Callable[[int], Path
     for folder in mounted:
         # Lazily: brokers of the test are ended after this.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def own_network(may_mount: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG001
+    """A network namespace for this test and what it starts: nobody else's loopback is touched."""
+    # A thread stays in the namespace that it was made in, and so does what it starts: brokers get a new one.
+    monkeypatch.setattr(process, "_spawner", ThreadPoolExecutor(1))
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def check(result: int) -> None:
+        if result != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    with Path("/proc/thread-self/ns/net").open() as before:
+        check(libc.unshare(CLONE_NEWNET))
+        try:
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            yield
+        finally:
+            check(libc.setns(before.fileno(), CLONE_NEWNET))
+
+
+@pytest.fixture
+def slow_link(own_network: None) -> Callable[[LocalCluster, int, int], AbstractContextManager[None]]:  # noqa: ARG001
+    """For a while, let no more bytes a second come to a broker's port, or leave it, than this."""
+
+    def tc(*arguments: str) -> None:
+        subprocess.run(["tc", *arguments], check=True)
+
+    @contextmanager
+    def slow(cluster: LocalCluster, broker_id: int, bytes_per_s: int) -> Iterator[None]:
+        port = cluster.bootstrap_servers.split(",")[broker_id - 1].rpartition(":")[2]
+        rate = ["rate", f"{bytes_per_s}bps", "burst", str(bytes_per_s // 8)]
+        tc("qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb")
+        tc("class", "add", "dev", "lo", "parent", "1:", "classid", "1:1", "htb", *rate)
+        for direction in ("sport", "dport"):
+            match = ["match", "ip", direction, port, "0xffff"]
+            tc("filter", "add", "dev", "lo", "parent", "1:", "protocol", "ip", "u32", *match, "flowid", "1:1")
+        try:
+            yield
+        finally:
+            tc("qdisc", "del", "dev", "lo", "root")
+
+    return slow
+
+
+@pytest.fixture
+def gather(
+    wait_until: Callable[[Callable[[], bool]], None],
+) -> Callable[[Connection, DatasetManifest, int], None]:
+    """Put all of a dataset, one copy of it, on one broker."""
+
+    def move(connection: Connection, manifest: DatasetManifest, broker_id: int) -> None:
+        with open_admin(connection) as admin:
+            (found,) = admin.describe_topics([manifest.topic])
+            partitions = [
+                TopicPartition(manifest.topic, each["partition_index"]) for each in found["partitions"]
+            ]
+            admin.alter_partition_reassignments({partition: [broker_id] for partition in partitions})
+            wait_until(lambda: not admin.list_partition_reassignments())
+
+    return move

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from dataset_catalog.errors import DatasetExistsError
 from kafka_connection import Connection
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.loader import load_dataset
@@ -28,16 +30,18 @@ def main(told: dict[str, Any]) -> None:
         print(done, flush=True)
         time.sleep(0.03)
 
-    load_dataset(
-        {"n": np.arange(num_samples), "x": np.zeros((num_samples, 500), np.uint8)},
-        told["name"],
-        connection=Connection(**told["connection"]),
-        config=CONFIG,
-        replication=told["replication"],
-        strategy=told["strategy"],
-        take_over=True,
-        progress=tell,
-    )
+    # Whoever was killed before may have published it with its last breath.
+    with suppress(DatasetExistsError):
+        load_dataset(
+            {"n": np.arange(num_samples), "x": np.zeros((num_samples, 500), np.uint8)},
+            told["name"],
+            connection=Connection(**told["connection"]),
+            config=CONFIG,
+            replication=told["replication"],
+            strategy=told["strategy"],
+            take_over=True,
+            progress=tell,
+        )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
-from kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
+from kafka_plugin.balance import BalanceProgress, cancel_balance, execute_balance, preview_balance
 from kafka_plugin.balance_config import BalanceConfig
 from kafka_plugin.balance_record import BalanceLog
 from kafka_plugin.errors import BalanceInProgressError, BalanceInterruptedError
@@ -31,7 +33,15 @@ from telemetry_collector.collector import sample_once
 MIB = 1 << 20
 SLOW = "1MiB/s"
 SLOWLY = BalanceConfig(throttle_bytes_per_s=2 * MIB, poll_s=0.05, quiet_s=1)
+FASTER_THAN_THE_LINK = BalanceConfig(throttle_bytes_per_s=8 * MIB, poll_s=0.05)
 FAST = BalanceConfig(throttle_bytes_per_s=200 * MIB, poll_s=0.05)
+# The rate is looked at before a fetch, whose answer then comes whole: let it be small.
+NO_BURST = {"replication.quota.window.num": "2", "replica.fetch.response.max.bytes": str(100_000)}
+STAGE: dict[str, Any] = {
+    "num_brokers": 3,
+    "capacity_bytes": [300 * MIB] * 3,
+    "broker_properties": NO_BURST,
+}
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,11 +49,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def stage() -> Iterator[tuple[LocalCluster, DatasetManifest]]:
     """Three brokers that throttle without bursts, and a dataset on them."""
-    # The rate is looked at before a fetch, whose answer then comes whole: let it be small.
-    no_burst = {"replication.quota.window.num": "2", "replica.fetch.response.max.bytes": str(100_000)}
-    with temporary_cluster(
-        num_brokers=3, capacity_bytes=[300 * MIB] * 3, broker_properties=no_burst
-    ) as cluster:
+    with temporary_cluster(**STAGE) as cluster:
         samples = {"x": np.random.default_rng(1).integers(0, 255, (3000, 3000), np.uint8)}
         manifest = load_dataset(samples, "held", connection=cluster.connection, partitions=9)
         yield cluster, manifest
@@ -219,6 +225,37 @@ def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster
     assert any(f"broker {gone} doesn't answer" in note for note in said), said
     assert outcome.moved_bytes == outcome.plan.moved_bytes
     assert spread(connection) < 0.01
+
+
+def test_moves_off_a_broker_that_a_slow_link_has_hit_come_to_their_end(
+    slow_link: Callable[..., AbstractContextManager[None]],
+    make_cluster: Callable[..., LocalCluster],
+    gather: Callable[[Connection, DatasetManifest, int], None],
+    throttle_settings: Callable[[Connection], dict[str, str]],
+    reassignments: Callable[[Connection], dict[Any, Any]],
+) -> None:
+    cluster = make_cluster(**STAGE)
+    connection = cluster.connection
+    samples = {"x": np.random.default_rng(1).integers(0, 255, (3000, 10_000), np.uint8)}
+    manifest = load_dataset(samples, "moved", connection=connection, partitions=9, replication=1)
+    gather(connection, manifest, 2)
+    slowed: list[tuple[float, int]] = []
+    with ExitStack() as stack:
+
+        def slow_down(progress: BalanceProgress) -> None:
+            if progress.planned_bytes and not slowed:
+                stack.enter_context(slow_link(cluster, 2, MIB))
+                slowed.append((time.monotonic(), progress.planned_bytes - progress.moved_bytes))
+
+        outcome = execute_balance(connection, config=FASTER_THAN_THE_LINK, progress=slow_down)
+    ((since_s, left_bytes),) = slowed
+    assert left_bytes > 10 * MIB
+    assert left_bytes / (time.monotonic() - since_s) < 2 * MIB, "the link was slow, not the throttle"
+    assert outcome.moved_bytes == outcome.plan.moved_bytes
+    assert spread(connection) < 0.01
+    assert (throttle_settings(connection), reassignments(connection)) == ({}, {})
+    assert BalanceLog(connection, timeout_s=10).read() is None
+    assert verify(connection, manifest).is_clean
 
 
 def test_what_makes_no_progress_is_taken_back(

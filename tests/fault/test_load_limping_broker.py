@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -18,8 +15,9 @@ from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.loader import load_dataset
+from router.config import RouterConfig
+from telemetry_collector.collector import sample_once
 
-DRIVER = Path(__file__).parent / "slow_broker_driver.py"
 NUM_SAMPLES = 2_000
 PAUSE_S = 12.0  # longer than the 3 s after which the controller takes a silent broker's leaderships away
 CONFIG = LoaderConfig(transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=30, stall_timeout_s=120)
@@ -71,28 +69,21 @@ def test_a_load_outlasts_a_broker_that_is_paused(
     assert report.is_clean, report
 
 
-def load_with_a_slow_broker(which: str) -> dict[str, Any]:
-    """In a network namespace of its own, so that nobody else's loopback is slow."""
-    done = subprocess.run(
-        ["unshare", "--net", sys.executable, str(DRIVER), which],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 @pytest.mark.timeout(300)
-def test_a_slow_broker_is_spared_where_latency_has_a_weight() -> None:
-    found = load_with_a_slow_broker("latency")
-    assert found["is_clean"]
-    led = found["leader_bytes"]
-    assert led["2"] < 0.7 * min(led["1"], led["3"]), found
-
-
-@pytest.mark.timeout(300)
-def test_a_load_with_a_slow_broker_is_exact_where_only_room_counts() -> None:
-    assert load_with_a_slow_broker("default")["is_clean"]
+@pytest.mark.parametrize("is_latency_weighed", [True, False])
+def test_a_load_with_a_slow_broker_is_exact_and_spares_it_where_latency_has_a_weight(
+    slow_link: Callable[..., AbstractContextManager[None]],
+    make_cluster: Callable[..., LocalCluster],
+    is_latency_weighed: bool,
+) -> None:
+    cluster = make_cluster()
+    connection = cluster.connection
+    latency = RouterConfig(score_functions={"reachability": 1, "latency": 2})
+    config = latency if is_latency_weighed else RouterConfig()
+    samples = {"x": np.random.default_rng(1).integers(0, 256, (2_000, 20_000), dtype=np.uint8)}
+    with slow_link(cluster, 2, 2_000_000):
+        manifest = load_dataset(samples, "slow", connection=connection, replication=1, router_config=config)
+    assert verify(connection, manifest).is_clean
+    if is_latency_weighed:
+        led = sample_once(connection, [manifest.topic]).leader_bytes(manifest.topic)
+        assert led[2] < 0.7 * min(led[1], led[3]), led

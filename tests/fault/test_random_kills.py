@@ -1,4 +1,4 @@
-"""Loads and moves under a random schedule of kills, by seed: brokers, loaders, balances and the collector.
+"""Loads and moves under a random schedule of faults, by seed: of brokers, loaders, balances, the collector.
 
 Whatever dies, in whatever order: what a load says it has loaded is there, once, and when moves have come to
 their end no throttle is left. 20 seeds of 10 kills each; the schedule is the seed's, what it hits depends on
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import random
 import signal
 import subprocess
@@ -16,21 +17,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 import stamina
-from kafka import TopicPartition
+from kafka.errors import KafkaError
 
 from dataset_catalog.catalog import Catalog
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster
-from evenload.local_cluster.settings import free_ports
-from kafka_connection import Connection
+from kafka_connection import Connection, KafkaConnectionError
 from kafka_connection.clients import open_admin
 from kafka_plugin.balance import execute_balance
 from kafka_plugin.balance_config import BalanceConfig
@@ -38,6 +40,8 @@ from kafka_plugin.errors import BalanceError
 from kafka_plugin.loader import load_dataset
 from telemetry_collector.collector import sample_once
 from telemetry_collector.errors import CollectorError
+from telemetry_collector.service.testing import FakeService
+from telemetry_collector.testing import FakeCluster, make_snapshot
 
 LOADING = Path(__file__).parent / "loading_driver.py"
 ROOT = Path(__file__).parents[2]
@@ -45,6 +49,14 @@ NUM_KILLS = 10
 CAPACITY_BYTES = 300 << 20
 NUM_SAMPLES = 3_000
 TRIES_MAX = 12
+SLOW_BYTES_PER_S = 50_000
+# Of the kills of a seed, so many at least come while a loader writes, and while replicas are on their way.
+NUM_MET_MIN = 7
+# The rate is looked at before a fetch, whose answer then comes whole: let it be small.
+NO_BURST = {"replication.quota.window.num": "2", "replica.fetch.response.max.bytes": str(100_000)}
+
+WaitUntil = Callable[[Callable[[], bool]], None]
+SlowLink = Callable[[LocalCluster, int, int], AbstractContextManager[None]]
 
 
 class Loads:
@@ -84,6 +96,10 @@ class Loads:
             assert self._process.returncode in (1, -signal.SIGKILL)
             self._start()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -99,12 +115,12 @@ class Loads:
         self._start()
 
     def _start(self) -> None:
-        if self._process is not None and self._process.stdout is not None:
-            self._process.stdout.close()  # it has ended, and may have been read to its end
         self._num_tries += 1
         assert self._num_tries <= TRIES_MAX, (
             f"{self.names[-1]} doesn't come to an end: {self._log.read_text()[-2000:]}"
         )
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()  # it has ended, and may have been read to its end
         told = {
             "connection": self._connection,
             "name": self.names[-1],
@@ -121,60 +137,40 @@ class Loads:
             )
 
 
-class CollectorProcess:
-    """`evenload collector`, always on the same port."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        (self.port,) = free_ports(1)
-        self._servers = cluster.bootstrap_servers
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        command = ["-c", "from evenload.cli import main; main()", "collector", "--port", str(self.port)]
-        self._process = subprocess.Popen(
-            [sys.executable, *command, "--bootstrap-servers", self._servers, "--interval", "0.5"],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-
 class Balances:
     """One `evenload balance` after the other, slow enough to be hit."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._servers = cluster.bootstrap_servers
+    def __init__(self, cluster: LocalCluster, make_skew: Callable[[], None], wait_until: WaitUntil) -> None:
+        self._cluster = cluster
+        self._make_skew = make_skew
+        self._wait_until = wait_until
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep_going(self) -> None:
-        """Have one that runs: gone on with, or begun."""
-        if self._process is not None and self._process.poll() is None:
-            return
-        command = ["-c", "from evenload.cli import main; main()", "balance", "--execute"]
-        self._process = subprocess.Popen(
-            [sys.executable, *command, "--bootstrap-servers", self._servers, "--throttle", "400KiB/s"],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        """Have replicas on their way: gone on with, or begun."""
+        self._wait_until(self._is_at_it)
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def _is_at_it(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            if self._process is None or self._process.returncode == 0:
+                self._make_skew()
+            self._start()
+        return are_replicas_moving(self._cluster.connection)
+
+    def _start(self) -> None:
+        command = ["-c", "from evenload.cli import main; main()", "balance", "--execute"]
+        self._process = subprocess.Popen(
+            [sys.executable, *command, "--throttle", "200KiB/s"],
+            cwd=ROOT,
+            env={**os.environ, "EVENLOAD_HOME": str(self._cluster.home)},  # that knows the capacities
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 class Nonsense(http.server.BaseHTTPRequestHandler):
@@ -201,17 +197,40 @@ def nonsense(port: int) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def nobody(port: int) -> Iterator[None]:  # noqa: ARG001
+    """Nobody answers there."""
+    yield
+
+
+def stranger(port: int) -> AbstractContextManager[object]:
+    """The collector of another cluster answers there."""
+    return FakeService(FakeCluster(make_snapshot([10, 20, 30])), port=port)
+
+
+IN_ITS_PLACE = {"collector": nobody, "nonsense": nonsense, "stranger": stranger}
 KILLS = (
     "broker",
     "broker",
     "broker",
+    "two brokers",
     "paused broker",
+    "slow broker",
     "loader",
     "loader",
     "balance",
-    "collector",
-    "nonsense",
+    "balance",
+    *IN_ITS_PLACE,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A fault, and what was going on when it came."""
+
+    kill: str
+    is_loading: bool
+    are_replicas_moving: bool
 
 
 def hit(
@@ -219,44 +238,55 @@ def hit(
     cluster: LocalCluster,
     loads: Loads,
     balances: Balances,
-    collector: CollectorProcess,
-) -> None:
+    collector: Any,
+    slow_link: SlowLink,
+) -> Hit:
     """Kill something, and bring it back after a while."""
-    broker_id = rng.choice(cluster.broker_ids)
-    match rng.choice(KILLS):
+    broker_id, another_id = rng.sample(cluster.broker_ids, 2)
+    kill = rng.choice(KILLS)
+    met = Hit(kill, loads.is_running, are_replicas_moving(cluster.connection))
+    match kill:
         case "broker":
             cluster.kill_broker(broker_id)
             time.sleep(rng.uniform(0, 3))
             cluster.restart_broker(broker_id)
+        case "two brokers":  # of three: the catalog can't be written without them
+            for each in (broker_id, another_id):
+                cluster.kill_broker(each)
+            time.sleep(rng.uniform(0, 8))
+            for each in (broker_id, another_id):
+                cluster.restart_broker(each)
         case "paused broker":
             cluster.pause_broker(broker_id)
             time.sleep(rng.uniform(0.5, 11))
             cluster.resume_broker(broker_id)
+        case "slow broker":
+            with slow_link(cluster, broker_id, SLOW_BYTES_PER_S):
+                time.sleep(rng.uniform(1, 11))
         case "loader":
             loads.kill()
         case "balance":
             balances.kill()
-        case "collector":
-            collector.kill()
-            time.sleep(rng.uniform(0, 4))
+        case _:
+            collector.end(signal.SIGKILL)
+            with IN_ITS_PLACE[kill](urlsplit(collector.url).port or 0):
+                time.sleep(rng.uniform(0, 4))
             collector.start()
-        case "nonsense":
-            collector.kill()
-            with nonsense(collector.port):
-                time.sleep(rng.uniform(1, 4))
-            collector.start()
+    return met
 
 
-def make_skew(cluster: LocalCluster, wait_until: Callable[[Callable[[], bool]], None]) -> DatasetManifest:
-    """A dataset that is on broker 1 alone, 8 points of what a broker may hold."""
+def are_replicas_moving(connection: Connection) -> bool:
+    """Asked again where a broker that has only just come back doesn't answer yet."""
+    for attempt in stamina.retry_context(on=(KafkaError, KafkaConnectionError), timeout=60.0):
+        with attempt, open_admin(connection) as admin:
+            return bool(admin.list_partition_reassignments())
+    raise AssertionError("retrying ends with a result or an error")
+
+
+def load_skewed(connection: Connection) -> DatasetManifest:
+    """A dataset that, once it is gathered, is 8 points of what a broker may hold."""
     samples = {"x": np.random.default_rng(1).integers(0, 255, (2_400, 10_000), np.uint8)}
-    manifest = load_dataset(samples, "skewed", connection=cluster.connection, partitions=12, replication=1)
-    with open_admin(cluster.connection) as admin:
-        admin.alter_partition_reassignments(
-            {TopicPartition(manifest.topic, number): [1] for number in range(12)}
-        )
-        wait_until(lambda: not admin.list_partition_reassignments())
-    return manifest
+    return load_dataset(samples, "skewed", connection=connection, partitions=12, replication=1)
 
 
 def finish_moves(connection: Connection) -> None:
@@ -270,33 +300,38 @@ def finish_moves(connection: Connection) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_lost_or_repeated_whatever_is_killed(
+    slow_link: SlowLink,  # before the brokers
     make_cluster: Callable[..., LocalCluster],
     seed: int,
     tmp_path: Path,
-    wait_until: Callable[[Callable[[], bool]], None],
+    wait_until: WaitUntil,
+    start_collector: Callable[..., Any],
+    gather: Callable[[Connection, DatasetManifest, int], None],
     throttle_settings: Callable[[Connection], dict[str, str]],
     reassignments: Callable[[Connection], dict[Any, Any]],
 ) -> None:
     rng = random.Random(seed)
-    cluster = make_cluster(capacity_bytes=[CAPACITY_BYTES] * 3)
+    cluster = make_cluster(capacity_bytes=[CAPACITY_BYTES] * 3, broker_properties=NO_BURST)
     connection = cluster.connection
-    skewed = make_skew(cluster, wait_until)
-    collector = CollectorProcess(cluster)
+    skewed = load_skewed(connection)
+    collector = start_collector(connection)
     loads = Loads(cluster, collector.url, rng, tmp_path / "loaders.log")
-    balances = Balances(cluster)
+    balances = Balances(cluster, lambda: gather(connection, skewed, 1), wait_until)
+    hits = []
     try:
-        collector.start()
         for _ in range(NUM_KILLS):
-            balances.keep_going()
-            loads.keep_going()
+            while not (loads.is_running and are_replicas_moving(connection)):
+                balances.keep_going()
+                loads.keep_going()
             time.sleep(rng.uniform(0, 2))
-            hit(rng, cluster, loads, balances, collector)
+            hits.append(hit(rng, cluster, loads, balances, collector, slow_link))
         cluster.wait_until_ready(60)
         loads.finish()
     finally:
         balances.kill()
-        collector.kill()
         loads.kill()
+    assert sum(each.is_loading for each in hits) >= NUM_MET_MIN, hits
+    assert sum(each.are_replicas_moving for each in hits) >= NUM_MET_MIN, hits
     finish_moves(connection)
     assert (throttle_settings(connection), reassignments(connection)) == ({}, {})
     assert sample_once(connection).utilisation_spread < 0.01
