@@ -14,6 +14,7 @@ of all bytes if that is more. (A broker that is due nothing still gets a batch f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +90,7 @@ class _Producer:
     route: Route | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class Simulation:
     """A cluster, a load, and how far it is. Everything follows from the seed."""
 
@@ -102,7 +103,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self.written_bytes = np.zeros(len(self.cluster.layout))
 
-    @property
+    @cached_property
     def turn_bytes(self) -> int:
         """What a producer sends in one turn, one copy."""
         in_period = self.load.period_fraction * float(self.cluster.capacity_bytes.sum()) / REPLICATION

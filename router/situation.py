@@ -51,8 +51,8 @@ class Situation(NamedTuple):
 
     def holding_capacity_bytes(self) -> FloatArray:
         """What each broker may hold that has a copy."""
-        holding = {self.table.places[broker_id] for each in self.all_sets for broker_id in each.replica_ids}
-        return self.table.capacity_bytes[sorted(holding)]
+        holding = {broker_id for each in self.all_sets for broker_id in each.replica_ids}
+        return self.table.capacity_bytes[np.isin(self.table.broker_ids, list(holding))]
 
     def leader_bytes(self) -> FloatArray:
         """[num_brokers] bytes of the topic that each broker leads, own ones included."""

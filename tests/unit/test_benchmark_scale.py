@@ -49,6 +49,11 @@ def test_the_large_optimum_is_the_one_that_asks_of_each_broker(seed: int) -> Non
     )
 
 
+def test_a_decision_of_a_large_topic_takes_a_fraction_of_a_second() -> None:
+    size = Size(num_brokers=1_000, num_partitions=3_000, num_all_partitions=3_000)
+    assert time_decision("even", size, 1).processor_s < 0.5  # a tenth of a second on the machine of results/
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_a_cluster_follows_from_its_seed_and_is_its_snapshot(state: str) -> None:
     cluster, same = make_cluster(state, SMALL, 3), make_cluster(state, SMALL, 3)
