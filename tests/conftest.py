@@ -58,7 +58,13 @@ hypothesis.settings.load_profile("evenload")
 NUM_GUARDED_BROKERS = 3
 ACCOUNTS = [f"account{number}" for number in range(100)]
 PATIENCE_S = 60
+LONGEST = ("test_training_ray", "test_submit", "test_load_killed")
 DEFAULT_TEST_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest come first, so that no worker waits for one at the end."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 @pytest.fixture(scope="session")
