@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -93,6 +95,38 @@ def slow_link(own_network: None) -> Callable[[LocalCluster, int, int], AbstractC
             tc("qdisc", "del", "dev", "lo", "root")
 
     return slow
+
+
+@pytest.fixture(scope="session")
+def without_bursts() -> dict[str, str]:
+    """Settings of brokers that move replicas at the rate that was asked for, from the first second on."""
+    # The rate is looked at before a fetch, whose answer then comes whole: let it be small.
+    return {"replication.quota.window.num": "2", "replica.fetch.response.max.bytes": str(100_000)}
+
+
+class Trouble:
+    """A load's progress: lets somebody act at a sample, in a thread, and makes the load take long enough."""
+
+    def __init__(self, at_sample: int, act: Callable[[], None]) -> None:
+        self._at_sample = at_sample
+        self._act = act
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, samples_done: int, *_: int) -> None:
+        if self._thread is None and samples_done >= self._at_sample:
+            self._thread = threading.Thread(target=self._act)
+            self._thread.start()
+        time.sleep(0.02)  # so that there is a load to be hit
+
+    def join(self) -> None:
+        assert self._thread is not None, "nothing has happened"
+        self._thread.join()
+
+
+@pytest.fixture
+def make_trouble() -> Callable[[int, Callable[[], None]], Trouble]:
+    """Give a load progress that acts once so many samples are written; `join` waits until it has."""
+    return Trouble
 
 
 @pytest.fixture

@@ -35,21 +35,15 @@ SLOW = "1MiB/s"
 SLOWLY = BalanceConfig(throttle_bytes_per_s=2 * MIB, poll_s=0.05, quiet_s=1)
 FASTER_THAN_THE_LINK = BalanceConfig(throttle_bytes_per_s=8 * MIB, poll_s=0.05)
 FAST = BalanceConfig(throttle_bytes_per_s=200 * MIB, poll_s=0.05)
-# The rate is looked at before a fetch, whose answer then comes whole: let it be small.
-NO_BURST = {"replication.quota.window.num": "2", "replica.fetch.response.max.bytes": str(100_000)}
-STAGE: dict[str, Any] = {
-    "num_brokers": 3,
-    "capacity_bytes": [300 * MIB] * 3,
-    "broker_properties": NO_BURST,
-}
+CAPACITY_BYTES = [300 * MIB] * 3
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[tuple[LocalCluster, DatasetManifest]]:
+def stage(without_bursts: dict[str, str]) -> Iterator[tuple[LocalCluster, DatasetManifest]]:
     """Three brokers that throttle without bursts, and a dataset on them."""
-    with temporary_cluster(**STAGE) as cluster:
+    with temporary_cluster(capacity_bytes=CAPACITY_BYTES, broker_properties=without_bursts) as cluster:
         samples = {"x": np.random.default_rng(1).integers(0, 255, (3000, 3000), np.uint8)}
         manifest = load_dataset(samples, "held", connection=cluster.connection, partitions=9)
         yield cluster, manifest
@@ -230,11 +224,12 @@ def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster
 def test_moves_off_a_broker_that_a_slow_link_has_hit_come_to_their_end(
     slow_link: Callable[..., AbstractContextManager[None]],
     make_cluster: Callable[..., LocalCluster],
+    without_bursts: dict[str, str],
     gather: Callable[[Connection, DatasetManifest, int], None],
     throttle_settings: Callable[[Connection], dict[str, str]],
     reassignments: Callable[[Connection], dict[Any, Any]],
 ) -> None:
-    cluster = make_cluster(**STAGE)
+    cluster = make_cluster(capacity_bytes=CAPACITY_BYTES, broker_properties=without_bursts)
     connection = cluster.connection
     samples = {"x": np.random.default_rng(1).integers(0, 255, (3000, 10_000), np.uint8)}
     manifest = load_dataset(samples, "moved", connection=connection, partitions=9, replication=1)

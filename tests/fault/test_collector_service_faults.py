@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +22,6 @@ from telemetry_collector.service.testing import FakeService
 from telemetry_collector.testing import FakeCluster, make_snapshot
 
 NUM_SAMPLES = 6_000
-PATIENCE_S = 60
 SMALL = LoaderConfig(transaction_bytes=4_000, block_bytes=1_000)
 SOON = CollectorConfig(
     interval_s=0.2,
@@ -34,6 +31,8 @@ SOON = CollectorConfig(
     backoff_initial_s=0.1,
     backoff_max_s=0.3,
 )
+
+WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 class Opened:
@@ -74,15 +73,6 @@ def _source() -> dict[str, Any]:
     return {"n": np.arange(NUM_SAMPLES), "text": [f"sample {n}" for n in range(NUM_SAMPLES)]}
 
 
-def _wait_for(happened: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    gives_up_at_s = time.monotonic() + PATIENCE_S
-    while not happened():
-        if time.monotonic() > gives_up_at_s:
-            pytest.fail(f"it didn't happen within {PATIENCE_S} s")
-        pause.wait(0.02)
-
-
 def _load(
     connection: Connection, url: str, name: str, *, at: dict[float, Callable[[], None]]
 ) -> DatasetManifest:
@@ -105,18 +95,22 @@ def _check(connection: Connection, manifest: DatasetManifest) -> None:
 
 
 def test_a_service_killed_in_the_middle_of_a_load_and_started_again(
-    connection: Connection, start_collector: Callable[..., Any], topic_name: str, opened: Opened
+    connection: Connection,
+    start_collector: Callable[..., Any],
+    topic_name: str,
+    opened: Opened,
+    wait_until: WaitUntil,
 ) -> None:
     service = start_collector(connection)
 
     def kill() -> None:
         assert not opened.latest.is_without_service
         assert service.end(signal.SIGKILL) == -signal.SIGKILL
-        _wait_for(lambda: opened.latest.is_without_service)
+        wait_until(lambda: opened.latest.is_without_service)
 
     def start_again() -> None:
         service.start()
-        _wait_for(lambda: not opened.latest.is_without_service)
+        wait_until(lambda: not opened.latest.is_without_service)
 
     manifest = _load(connection, service.url, topic_name, at={0.3: kill, 0.6: start_again})
     assert opened.latest.num_without_service == 1
@@ -125,16 +119,21 @@ def test_a_service_killed_in_the_middle_of_a_load_and_started_again(
 
 @pytest.mark.parametrize("misbehaviour", [FakeService.garbage, FakeService.fault, FakeService.hang_up])
 def test_a_service_that_answers_garbage_in_the_middle_of_a_load(
-    connection: Connection, real_service: FakeService, topic_name: str, opened: Opened, misbehaviour: Any
+    connection: Connection,
+    real_service: FakeService,
+    topic_name: str,
+    opened: Opened,
+    misbehaviour: Any,
+    wait_until: WaitUntil,
 ) -> None:
     def misbehave() -> None:
         assert not opened.latest.is_without_service
         real_service.misbehave = misbehaviour
-        _wait_for(lambda: opened.latest.is_without_service)
+        wait_until(lambda: opened.latest.is_without_service)
 
     def behave() -> None:
         real_service.misbehave = None
-        _wait_for(lambda: not opened.latest.is_without_service)
+        wait_until(lambda: not opened.latest.is_without_service)
 
     manifest = _load(connection, real_service.url, topic_name, at={0.3: misbehave, 0.6: behave})
     assert opened.latest.num_without_service == 1

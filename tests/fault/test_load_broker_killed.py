@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,39 +19,20 @@ from kafka_plugin.errors import LoadInterruptedError
 from kafka_plugin.loader import load_dataset
 
 NUM_SAMPLES = 3_000
+CONFIG = LoaderConfig(transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=15, stall_timeout_s=120)
+
+MakeTrouble = Callable[[int, Callable[[], None]], Any]
 
 
 def slow_source() -> dict[str, Any]:
     return {"n": np.arange(NUM_SAMPLES), "x": np.zeros((NUM_SAMPLES, 500), np.uint8)}
 
 
-class Trouble:
-    """Lets somebody act once so many samples are written, and slows the load so that it is felt."""
-
-    def __init__(self, at_sample: int, act: Callable[[], None]) -> None:
-        self._at_sample = at_sample
-        self._act = act
-        self._thread: threading.Thread | None = None
-
-    def __call__(self, samples_done: int, *_: int) -> None:
-        if self._thread is None and samples_done >= self._at_sample:
-            self._thread = threading.Thread(target=self._act)
-            self._thread.start()
-        time.sleep(0.02)
-
-    def join(self) -> None:
-        assert self._thread is not None, "nothing has happened"
-        self._thread.join()
-
-
-CONFIG = LoaderConfig(transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=15, stall_timeout_s=120)
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("replication", [1, 3])
 @pytest.mark.parametrize("strategy", ["balanced", "round-robin"])
 def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
-    make_cluster: Callable[..., LocalCluster], replication: int, strategy: Any
+    make_cluster: Callable[..., LocalCluster], make_trouble: MakeTrouble, replication: int, strategy: Any
 ) -> None:
     cluster = make_cluster()
 
@@ -62,7 +42,7 @@ def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
             time.sleep(1)
             cluster.restart_broker(broker_id)
 
-    trouble = Trouble(NUM_SAMPLES // 4, kill_and_restart)
+    trouble = make_trouble(NUM_SAMPLES // 4, kill_and_restart)
     manifest = load_dataset(
         slow_source(),
         "through-trouble",
@@ -86,7 +66,7 @@ def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
     [KAFKA_VERSIONS[0], *(pytest.param(each, marks=pytest.mark.torture) for each in KAFKA_VERSIONS[1:-1])],
 )
 def test_nothing_is_lost_or_repeated_by_older_brokers(
-    make_cluster: Callable[..., LocalCluster], kafka_version: str, replication: int
+    make_cluster: Callable[..., LocalCluster], make_trouble: MakeTrouble, kafka_version: str, replication: int
 ) -> None:
     cluster = make_cluster(kafka_version=kafka_version)
 
@@ -107,7 +87,7 @@ def test_nothing_is_lost_or_repeated_by_older_brokers(
             progress=progress,
         )
 
-    trouble = Trouble(NUM_SAMPLES // 4, kill_and_restart)
+    trouble = make_trouble(NUM_SAMPLES // 4, kill_and_restart)
     try:
         manifest = load(trouble)
     except LoadInterruptedError:
@@ -127,7 +107,7 @@ def test_nothing_is_lost_or_repeated_by_older_brokers(
 
 @pytest.mark.timeout(300)
 def test_a_load_stops_with_a_sentence_when_no_broker_comes_back_and_goes_on_later(
-    make_cluster: Callable[..., LocalCluster],
+    make_cluster: Callable[..., LocalCluster], make_trouble: MakeTrouble
 ) -> None:
     cluster = make_cluster()
 
@@ -135,7 +115,7 @@ def test_a_load_stops_with_a_sentence_when_no_broker_comes_back_and_goes_on_late
         for broker_id in (1, 2, 3):
             cluster.kill_broker(broker_id)
 
-    trouble = Trouble(NUM_SAMPLES // 4, kill_all)
+    trouble = make_trouble(NUM_SAMPLES // 4, kill_all)
     config = CONFIG.model_copy(update={"stall_timeout_s": 8.0, "transaction_timeout_s": 6.0})
     with pytest.raises(LoadInterruptedError, match="the same command goes on from there"):
         load_dataset(

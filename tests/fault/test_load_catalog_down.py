@@ -6,8 +6,6 @@ The brokers with the data and with the transactions' state go on all the while.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +30,7 @@ MIB = 1 << 20
 CONFIG = LoaderConfig(transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=10, stall_timeout_s=120)
 
 WaitUntil = Callable[[Callable[[], bool]], None]
+MakeTrouble = Callable[[int, Callable[[], None]], Any]
 
 
 @pytest.fixture
@@ -62,32 +61,15 @@ def leaders(connection: Connection, topic: str) -> set[int]:
     return {each["leader_id"] for each in found["partitions"]}
 
 
-class Outage:
-    """Kills the catalog's brokers once a quarter of the load is written, in a thread of its own."""
+def kill_catalog(cluster: LocalCluster) -> None:
+    for broker_id in CATALOG_BROKERS:
+        cluster.kill_broker(broker_id)
 
-    def __init__(self, cluster: LocalCluster, then: Callable[[], None] = lambda: None) -> None:
-        self._cluster = cluster
-        self._then = then
-        self._thread: threading.Thread | None = None
 
-    def __call__(self, samples_done: int, *_: int) -> None:
-        if self._thread is None and samples_done >= NUM_SAMPLES // 4:
-            self._thread = threading.Thread(target=self._act)
-            self._thread.start()
-        time.sleep(0.02)  # so that there is a load to be hit
-
-    def _act(self) -> None:
-        for broker_id in CATALOG_BROKERS:
-            self._cluster.kill_broker(broker_id)
-        self._then()
-
-    def join(self) -> None:
-        assert self._thread is not None, "nothing has happened"
-        self._thread.join()
-
-    def end(self) -> None:
-        for broker_id in CATALOG_BROKERS:
-            self._cluster.restart_broker(broker_id)
+def restart_catalog(cluster: LocalCluster) -> None:
+    for broker_id in CATALOG_BROKERS:
+        cluster.restart_broker(broker_id)
+    cluster.wait_until_ready(60)
 
 
 def load(connection: Connection, config: LoaderConfig, progress: Any = None) -> DatasetManifest:
@@ -117,19 +99,22 @@ def _topics(connection: Connection) -> list[str]:
 
 @pytest.mark.timeout(300)
 def test_a_load_waits_while_only_the_catalog_is_away(
-    cluster: LocalCluster, wait_until: WaitUntil, caplog: pytest.LogCaptureFixture
+    cluster: LocalCluster,
+    make_trouble: MakeTrouble,
+    wait_until: WaitUntil,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def come_back() -> None:
+    def go_and_come_back() -> None:
+        kill_catalog(cluster)
         wait_until(lambda: is_catalog_alone_away(cluster.connection))
         # Not before it was felt.
         wait_until(lambda: "a transaction of flowers is done again" in caplog.text)
-        outage.end()
+        restart_catalog(cluster)
 
-    outage = Outage(cluster, then=come_back)
+    outage = make_trouble(NUM_SAMPLES // 4, go_and_come_back)
     with caplog.at_level(logging.WARNING):
         manifest = load(cluster.connection, CONFIG, outage)
     outage.join()
-    cluster.wait_until_ready(60)
     assert manifest.num_samples == NUM_SAMPLES
     report = verify(cluster.connection, manifest)
     assert report.is_clean, report
@@ -137,9 +122,9 @@ def test_a_load_waits_while_only_the_catalog_is_away(
 
 @pytest.mark.timeout(300)
 def test_a_load_without_its_catalog_stops_with_a_sentence_and_goes_on_later(
-    cluster: LocalCluster, wait_until: WaitUntil
+    cluster: LocalCluster, make_trouble: MakeTrouble, wait_until: WaitUntil
 ) -> None:
-    outage = Outage(cluster)
+    outage = make_trouble(NUM_SAMPLES // 4, lambda: kill_catalog(cluster))
     impatient = CONFIG.model_copy(update={"stall_timeout_s": 15.0})
     with pytest.raises(LoadInterruptedError, match="the same command goes on from there") as stopped:
         load(cluster.connection, impatient, outage)
@@ -147,8 +132,7 @@ def test_a_load_without_its_catalog_stops_with_a_sentence_and_goes_on_later(
     assert stopped.value.num_samples_done is not None
     assert 0 < stopped.value.num_samples_done < NUM_SAMPLES
     wait_until(lambda: is_catalog_alone_away(cluster.connection))
-    outage.end()
-    cluster.wait_until_ready(60)
+    restart_catalog(cluster)
     manifest = load(cluster.connection, CONFIG)
     report = verify(cluster.connection, manifest)
     assert report.is_clean, report

@@ -52,8 +52,6 @@ TRIES_MAX = 12
 SLOW_BYTES_PER_S = 50_000
 # Of the kills of a seed, so many at least come while a loader writes, and while replicas are on their way.
 NUM_MET_MIN = 7
-# The rate is looked at before a fetch, whose answer then comes whole: let it be small.
-NO_BURST = {"replication.quota.window.num": "2", "replica.fetch.response.max.bytes": str(100_000)}
 
 WaitUntil = Callable[[Callable[[], bool]], None]
 SlowLink = Callable[[LocalCluster, int, int], AbstractContextManager[None]]
@@ -103,7 +101,9 @@ class Loads:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()  # it may have been read to its end
 
     def _begin(self) -> None:
         self.names.append(f"load-{len(self.names)}")
@@ -302,6 +302,7 @@ def finish_moves(connection: Connection) -> None:
 def test_nothing_is_lost_or_repeated_whatever_is_killed(
     slow_link: SlowLink,  # before the brokers
     make_cluster: Callable[..., LocalCluster],
+    without_bursts: dict[str, str],
     seed: int,
     tmp_path: Path,
     wait_until: WaitUntil,
@@ -311,7 +312,7 @@ def test_nothing_is_lost_or_repeated_whatever_is_killed(
     reassignments: Callable[[Connection], dict[Any, Any]],
 ) -> None:
     rng = random.Random(seed)
-    cluster = make_cluster(capacity_bytes=[CAPACITY_BYTES] * 3, broker_properties=NO_BURST)
+    cluster = make_cluster(capacity_bytes=[CAPACITY_BYTES] * 3, broker_properties=without_bursts)
     connection = cluster.connection
     skewed = load_skewed(connection)
     collector = start_collector(connection)

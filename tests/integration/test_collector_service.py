@@ -31,6 +31,7 @@ from telemetry_collector.config import CollectorConfig
 from telemetry_collector.opening import open_collector
 
 StartCollector = Callable[..., Any]
+WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture
@@ -56,21 +57,12 @@ def _metrics(url: str) -> dict[str, float]:
     return totals
 
 
-def _wait_for(happened: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(1000):
-        if happened():
-            return
-        pause.wait(0.02)
-    pytest.fail("it didn't happen within 20 s")
-
-
 def _measuring_here() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "evenload-collector"]
 
 
 def test_producers_route_by_what_the_service_measures_and_report_to_it(
-    connection: Connection, start_collector: StartCollector, topic: str
+    connection: Connection, start_collector: StartCollector, topic: str, wait_until: WaitUntil
 ) -> None:
     url = start_collector(connection).url
     with_service = connection.model_copy(update={"collector_url": url})
@@ -82,12 +74,12 @@ def test_producers_route_by_what_the_service_measures_and_report_to_it(
         assert producer.flush(60) == 0
         assert _measuring_here() == []
         assert producer.num_fallbacks == 0
-        _wait_for(lambda: _metrics(url)["evenload_service_routes"] == 1)
+        wait_until(lambda: _metrics(url)["evenload_service_routes"] == 1)
     assert set(_get(f"{url}/v1/snapshot?topics={topic}")["topics"]) == {topic}
 
 
 def test_one_of_two_services_dies_and_only_its_producers_go_on_without(
-    connection: Connection, start_collector: StartCollector, topic: str
+    connection: Connection, start_collector: StartCollector, topic: str, wait_until: WaitUntil
 ) -> None:
     services = [start_collector(connection), start_collector(connection)]
     often = CollectorConfig(interval_s=0.2, deadline_s=0.5, age_max_s=2.0)
@@ -110,14 +102,14 @@ def test_one_of_two_services_dies_and_only_its_producers_go_on_without(
         send()
         assert [producer.num_without_service for producer in producers] == [0, 0]
         services[0].end(signal.SIGKILL)
-        _wait_for(lambda: producers[0].num_without_service == 1)
+        wait_until(lambda: producers[0].num_without_service == 1)
         send()
         assert [producer.num_without_service for producer in producers] == [1, 0]
         assert [producer.num_fallbacks for producer in producers] == [0, 0]
 
 
 def test_a_load_announces_what_it_will_still_write_and_takes_it_back(
-    connection: Connection, start_collector: StartCollector, topic_name: str
+    connection: Connection, start_collector: StartCollector, topic_name: str, wait_until: WaitUntil
 ) -> None:
     url = start_collector(connection).url
     with_service = connection.model_copy(update={"collector_url": url})
@@ -125,7 +117,7 @@ def test_a_load_announces_what_it_will_still_write_and_takes_it_back(
 
     def progress(done: int, total: int, _: int) -> None:
         if not announced and done > total / 2:
-            _wait_for(lambda: bool(_get(f"{url}/v1/snapshot")["announced"]))
+            wait_until(lambda: bool(_get(f"{url}/v1/snapshot")["announced"]))
             announced.append(sum(_get(f"{url}/v1/snapshot")["announced"].values()))
 
     rng = np.random.default_rng(1)
@@ -143,7 +135,7 @@ def test_a_load_announces_what_it_will_still_write_and_takes_it_back(
 
 
 def test_weights_changed_with_the_token_reach_producers_that_run(
-    connection: Connection, start_collector: StartCollector, topic: str, tmp_path: Path
+    connection: Connection, start_collector: StartCollector, topic: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     token_path, weights_path = tmp_path / "token", tmp_path / "weights.json"
     token_path.write_text("secret\n")
@@ -156,7 +148,7 @@ def test_weights_changed_with_the_token_reach_producers_that_run(
         producer.produce(topic, b"x")
         _change_weights(service.url, {"goals": {"dataset_spread": 1.0}})
         goals = producer._routing._router._goals
-        _wait_for(lambda: [goal.name for goal in goals.current] == ["dataset_spread"])
+        wait_until(lambda: [goal.name for goal in goals.current] == ["dataset_spread"])
     service.end(signal.SIGKILL)
     service.start()
     assert _get(f"{service.url}/v1/weights") == {"goals": {"dataset_spread": 1.0}}
@@ -175,10 +167,10 @@ def _change_weights(url: str, weights: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("by", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_is_ready_soon_and_stops_at_once_though_nobody_takes_what_it_pushes(
-    connection: Connection, start_collector: StartCollector, by: int, status: int
+    connection: Connection, start_collector: StartCollector, by: int, status: int, wait_until: WaitUntil
 ) -> None:
     service = start_collector(connection, "--otlp-endpoint", "http://127.0.0.1:9/v1/metrics")
-    _wait_for(lambda: _is_ready(service.url))
+    wait_until(lambda: _is_ready(service.url))
     began_s = time.monotonic()
     assert service.end(by) == status
     # Less than one by itself, but these tests have no processor of their own; a push that is waited for takes
@@ -193,7 +185,9 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-def test_without_brokers_it_serves_and_says_why_it_is_not_ready(start_collector: StartCollector) -> None:
+def test_without_brokers_it_serves_and_says_why_it_is_not_ready(
+    start_collector: StartCollector, wait_until: WaitUntil
+) -> None:
     url = start_collector(Connection(bootstrap_servers="127.0.0.1:9")).url
     assert _get(f"{url}/healthz") == {"status": "alive"}
 
@@ -204,7 +198,7 @@ def test_without_brokers_it_serves_and_says_why_it_is_not_ready(start_collector:
         sentence = json.load(raised.value)["error"]
         return "nothing has been measured yet; cluster_metadata:" in sentence
 
-    _wait_for(says_why)
+    wait_until(says_why)
 
 
 def test_a_port_that_is_taken_is_a_sentence(connection: Connection) -> None:
@@ -262,9 +256,9 @@ def pushed() -> Iterator[Pushed]:
 
 
 def test_metrics_are_pushed_where_it_is_asked_for(
-    connection: Connection, start_collector: StartCollector, pushed: Pushed
+    connection: Connection, start_collector: StartCollector, pushed: Pushed, wait_until: WaitUntil
 ) -> None:
     service = start_collector(connection, "--otlp-endpoint", pushed.url)
-    _wait_for(lambda: _is_ready(service.url))
+    wait_until(lambda: _is_ready(service.url))
     service.end(signal.SIGTERM)  # what was measured last is pushed at the end
-    _wait_for(lambda: {"evenload_broker_used_bytes", "evenload_service_requests_total"} <= pushed.names)
+    wait_until(lambda: {"evenload_broker_used_bytes", "evenload_service_requests_total"} <= pushed.names)

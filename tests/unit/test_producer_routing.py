@@ -26,6 +26,8 @@ MIB = 1 << 20
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
 CONFIG = ProducerConfig(refresh_s=0.02, report_s=0.05, batch_bytes=MIB, first_snapshot_timeout_s=0.5)
 
+WaitUntil = Callable[[Callable[[], bool]], None]
+
 
 class Hearing(Collector):
     """A collector that keeps what it is told, and has the weights that it is given."""
@@ -67,15 +69,6 @@ def make(collector: Hearing) -> Iterator[Callable[..., ProducerRouting]]:
         each.close()
 
 
-def _wait_for(happened: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(500):
-        if happened():
-            return
-        pause.wait(0.01)
-    pytest.fail("it didn't happen within 5 s")
-
-
 def _deciding() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "evenload-routing"]
 
@@ -109,7 +102,7 @@ def test_a_decision_that_takes_long_keeps_no_record_waiting(
 
 
 def test_only_topics_that_get_records_are_decided_anew(
-    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     decided: list[str] = []
     refresh = TopicRouting.refresh
@@ -125,14 +118,17 @@ def test_only_topics_that_get_records_are_decided_anew(
     for _ in range(3):
         routing.partition_for(1000)
         before = len(decided)
-        _wait_for(lambda before=before: len(decided) > before)
+        wait_until(lambda before=before: len(decided) > before)
     assert set(decided) == {"t"}
     producing.expect("u", 5 * MIB)
-    _wait_for(lambda: "u" in decided)
+    wait_until(lambda: "u" in decided)
 
 
 def test_a_fault_in_deciding_is_counted_and_the_next_round_may_do_better(
-    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make: Callable[..., ProducerRouting],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wait_until: WaitUntil,
 ) -> None:
     refresh = TopicRouting.refresh
     faults = [ZeroDivisionError("a bug")] * 2
@@ -150,7 +146,7 @@ def test_a_fault_in_deciding_is_counted_and_the_next_round_may_do_better(
         routing.partition_for(1000)
         return routing.route.shares == {1: 1.0}
 
-    _wait_for(is_decided)
+    wait_until(is_decided)
     assert producing.num_failed_refreshes == 2
     said = [r.getMessage() for r in caplog.records if r.name == "kafka_plugin.producer_routing"]
     assert said == ["shares can't be decided anew and stay as they are"]
@@ -194,7 +190,10 @@ def test_a_partition_that_the_client_refuses_gets_nothing_from_the_next_record_o
 
 
 def test_weights_reach_the_router_and_come_back_to_what_was_configured(
-    make: Callable[..., ProducerRouting], collector: Hearing, caplog: pytest.LogCaptureFixture
+    make: Callable[..., ProducerRouting],
+    collector: Hearing,
+    caplog: pytest.LogCaptureFixture,
+    wait_until: WaitUntil,
 ) -> None:
     producing = make()
     producing.add("t", 2)
@@ -204,21 +203,23 @@ def test_weights_reach_the_router_and_come_back_to_what_was_configured(
         return {goal.name for goal in current.current}
 
     collector.told_weights = Weights(goals={"dataset_spread": 1.0})
-    _wait_for(lambda: names() == {"dataset_spread"})
+    wait_until(lambda: names() == {"dataset_spread"})
     collector.told_weights = Weights(goals={"no_such_goal": 1.0})
-    _wait_for(lambda: "no_such_goal" in caplog.text)
+    wait_until(lambda: "no_such_goal" in caplog.text)
     assert names() == {"dataset_spread"}
     collector.told_weights = None
-    _wait_for(lambda: names() == {"disk_usage"})
+    wait_until(lambda: names() == {"disk_usage"})
     (complaint,) = [r for r in caplog.records if r.name == "kafka_plugin.weights_in_force"]
     assert complaint.levelno == logging.WARNING
     assert "no_such_goal" in complaint.getMessage()
 
 
-def test_routes_are_reported(make: Callable[..., ProducerRouting], collector: Hearing) -> None:
+def test_routes_are_reported(
+    make: Callable[..., ProducerRouting], collector: Hearing, wait_until: WaitUntil
+) -> None:
     routing = make().add("t", 2)
     routing.partition_for(1000)
-    _wait_for(lambda: bool(getattr(collector, "reports", [])))
+    wait_until(lambda: bool(getattr(collector, "reports", [])))
     report = collector.reports[-1]
     assert (report.topic, report.shares, report.sent_bytes) == ("t", {1: 1.0}, 1000)
     assert report.willingness == {1: 1.0, 2: 1.0}
@@ -226,7 +227,7 @@ def test_routes_are_reported(make: Callable[..., ProducerRouting], collector: He
 
 
 def test_a_broker_that_an_operator_drains_gets_nothing_any_more(
-    make: Callable[..., ProducerRouting], collector: Hearing
+    make: Callable[..., ProducerRouting], collector: Hearing, wait_until: WaitUntil
 ) -> None:
     routing = make().add("t", 2)
     assert routing.route.shares == {1: 1.0}
@@ -236,7 +237,7 @@ def test_a_broker_that_an_operator_drains_gets_nothing_any_more(
         routing.partition_for(1000)
         return routing.route.shares == {0: 1.0}
 
-    _wait_for(is_drained)
+    wait_until(is_drained)
 
 
 def test_closing_ends_the_thread(make: Callable[..., ProducerRouting]) -> None:
@@ -247,11 +248,13 @@ def test_closing_ends_the_thread(make: Callable[..., ProducerRouting]) -> None:
     assert _deciding() == []
 
 
-def test_a_producer_that_is_dropped_without_being_closed_leaves_no_thread(collector: Hearing) -> None:
+def test_a_producer_that_is_dropped_without_being_closed_leaves_no_thread(
+    collector: Hearing, wait_until: WaitUntil
+) -> None:
     producing = ProducerRouting(
         CONNECTION, CONFIG, RouterConfig(), collector, count_partitions=lambda *_: None
     )
     producing.add("t", 2)
     del producing
     gc.collect()
-    _wait_for(lambda: _deciding() == [])
+    wait_until(lambda: _deciding() == [])
