@@ -208,9 +208,14 @@ class LoadRun:
         Returns:
             Whether that could be done; then nobody refers to its topic any more.
         """
-        if self.totals.num_samples or self._needs_recovery:  # then there may be a commit nobody heard of
+        ours = self.totals
+        if ours.num_samples or self._needs_recovery:  # then there may be a commit nobody heard of
             return False
         try:
+            self._stop_if_taken_over()
+            self._take_id_anew()
+            if self.totals != ours:  # somebody has taken over in between
+                return False
             self._writer.begin()
             for sequence in range(self.totals.sequence, -1, -1):
                 key = ProgressKey(self._identity.name, self._identity.version, sequence).to_bytes()
@@ -362,10 +367,7 @@ class LoadRun:
             except ProducerFencedError:
                 self._is_fenced = True
             except TransactionFailedError as error:
-                _log.info("taking the transactional id anew: %s", error)
-            else:
-                self._needs_recovery = False
-                return
+                _log.info("what was written isn't aborted yet: %s", error)
         self._stop_if_taken_over()
         self._take_id_anew()
 

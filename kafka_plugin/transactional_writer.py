@@ -7,8 +7,8 @@ without them (tests/fault/test_new_topics.py). And nothing is begun after the en
 commit or abort, before each of its partitions knows of it (transaction_markers.py).
 
 What can pass becomes one of two exceptions, so that the loader has two ways to go on:
-`TransactionFailedError` (abort, and do it again) and `ProducerFencedError` (somebody else holds our
-transactional id by now, or the coordinator gave up on us; loader.py finds out which).
+`TransactionFailedError` (abort, take the id anew, and do it again) and `ProducerFencedError` (somebody else
+holds our transactional id by now, or the coordinator gave up on us; loader.py finds out which).
 
 A transaction is given up before brokers would abort it by themselves (`transaction.timeout.ms`), because
 librdkafka reports that the same way as being fenced.
@@ -274,16 +274,22 @@ class TransactionalWriter:
         self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, min(self._config.in_flight_bytes, wanted))
 
     def abort(self, timeout_s: float) -> None:
-        """End the transaction so that nobody ever sees its records.
+        """End the transaction, if there is one, so that nobody ever sees its records.
+
+        The id has to be taken anew (`open`) before the next: the client may number its next record like one
+        that brokers have stored and it never heard of, and they would take it for that one (decision 0053).
 
         Raises:
-            TransactionFailedError: It can't be said that it is ended; take the id anew (`open`).
+            TransactionFailedError: It can't be said that it is ended.
             ProducerFencedError: See the class.
         """
+        if self._producer is None:
+            return
         self._limit_bytes = max(_LEAST_IN_FLIGHT_BYTES, self._limit_bytes // 2)
         self._end(self._open_producer().abort_transaction, timeout_s, is_committed=False)
         if self._attempt.partitions:
             self._markers.complete(self._attempt.partitions, timeout_s, is_committed=False)
+        self.close()
 
     def _end(self, call: Callable[[float], None], timeout_s: float, *, is_committed: bool) -> None:
         try:

@@ -37,13 +37,15 @@ class Brokers:
         self._num_records = 0
         self._open: list[tuple[bytes, bytes | None]] = []
         self._sent: list[int] = []
+        self._is_id_taken = True
 
     # -- as TransactionalWriter ---------------------------------------------------------------------------
 
     def open(self, topic: str | None, timeout_s: float) -> None:  # noqa: ARG002
-        self._open = []
+        self._is_id_taken = True
 
     def begin(self) -> None:
+        assert self._is_id_taken, "open() comes first"
         self._open, self._sent = [], []
 
     def write(
@@ -77,7 +79,9 @@ class Brokers:
             raise TransactionFailedError("no answer")
 
     def abort(self, timeout_s: float) -> None:  # noqa: ARG002
-        raise TransactionFailedError("the commit may have happened")
+        if self._num_commits == self._deaf_to_commit:
+            raise TransactionFailedError("the commit may have happened")
+        self._is_id_taken = False
 
     # -- as Catalog ---------------------------------------------------------------------------------------
 
@@ -162,3 +166,19 @@ def test_a_load_without_samples_is_forgotten(make_run: Any) -> None:
     run.say_hello()
     assert run.forget()
     assert brokers.progress == {}
+
+
+def test_a_load_whose_first_samples_could_not_be_written_is_forgotten(make_run: Any) -> None:
+    brokers = Brokers(deaf_to_commit=0)
+    run = make_run(brokers)
+    run.say_hello()
+    brokers.settle = _refuse  # type: ignore[method-assign]
+    with pytest.raises(TransactionFailedError):
+        run._attempt(run._send_groups)
+    run.abort()
+    assert run.forget()
+    assert brokers.progress == {}
+
+
+def _refuse() -> Mapping[int, tuple[Run, ...]]:
+    raise TransactionFailedError("a record was not stored")
