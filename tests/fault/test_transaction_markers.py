@@ -1,4 +1,4 @@
-"""A partition's only broker is dead while a transaction ends; what it says afterwards is what was decided."""
+"""A partition's leader is dead while a transaction ends; what it says afterwards is what was decided."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class Place:
     transactional_id: str
     topic: str
     doomed_broker: int
+    safe_broker: int
+    coordinator: int
     wait_until: Callable[[Callable[[], bool]], None]
 
     def writer(self, *, is_open: bool = True) -> TransactionalWriter:
@@ -119,7 +121,7 @@ def place(cluster: LocalCluster, wait_until: Callable[[Callable[[], bool]], None
         doomed, safe = sorted({1, 2, 3} - {coordinator})
         topic = f"topic-{transactional_id}"
         admin.create_topics({topic: {"assignments": {0: [doomed], 1: [safe]}}})
-    yield Place(cluster, transactional_id, topic, doomed, wait_until)
+    yield Place(cluster, transactional_id, topic, doomed, safe, coordinator, wait_until)
     cluster.start()  # what a test that failed left dead
     # A coordinator of Kafka 3.3 may lose its place if the next broker dies before (decision 0036).
     with open_admin(cluster.connection) as admin:
@@ -154,6 +156,44 @@ def test_an_abort_is_known_where_no_leader_was(place: Place) -> None:
         write(writer, place.topic, b"once")
         writer.commit(num_bytes=0)
         assert place.committed() == [b"once"] * NUM_PARTITIONS
+
+
+def test_a_record_after_an_abort_is_not_taken_for_one_that_was_stored_unheard(place: Place) -> None:
+    """Two of three replicas have it when its leader dies, and nobody tells the client (decision 0053)."""
+    cluster, topic = place.cluster, f"copied-{place.topic}"
+    with open_admin(cluster.connection) as admin:
+        replicas = [place.doomed_broker, place.coordinator, place.safe_broker]
+        admin.create_topics({topic: {"assignments": {0: replicas}}})
+
+    def stored_bytes(broker: int) -> int:
+        return sum(log.stat().st_size for log in cluster.data_path(broker).glob(f"**/{topic}-0/*.log"))
+
+    with closing(place.writer()) as writer:
+        writer.begin()
+        writer.write(topic, b"never", partition=0, num_samples=1)
+        writer.settle()
+        record_bytes = stored_bytes(place.doomed_broker)
+        cluster.pause_broker(place.safe_broker)
+        writer.write(topic, b"never", partition=0, num_samples=1)
+        place.wait_until(lambda: stored_bytes(place.coordinator) == 2 * record_bytes)
+        cluster.kill_broker(place.doomed_broker)
+        cluster.resume_broker(place.safe_broker)
+        assert writer._open_producer().flush(1) == 1  # it hears of the death, and would send the record again
+
+        with ThreadPoolExecutor() as threads:
+            aborted = threads.submit(writer.abort, 60)
+            place.restart()
+            aborted.result()
+        with pytest.raises(AssertionError, match=r"open\(\) comes first"):
+            writer.begin()
+        writer.open(topic, 60)
+        writer.begin()
+        writer.write(topic, b"once", partition=0, num_samples=1)
+        writer.commit(num_bytes=0)
+    with TopicAdmin(cluster.connection, timeout_s=30) as topics:
+        ends = topics.offsets(topic, [0], "log end")
+    (found,) = read_committed(cluster.connection, topic, {0: OffsetRange(0, ends[0])}, timeout_s=20)
+    assert found.value() == b"once"
 
 
 def test_a_commit_waits_for_a_broker_that_comes_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import NamedTuple
@@ -47,8 +45,9 @@ NO_RULES = "{}\n"
 CONFIG = CollectorConfig(
     interval_s=0.5, full_interval_s=1.0, age_max_s=10.0, metrics_interval_s=2.0, metrics_deadline_s=30.0
 )
-PATIENCE_S = 60.0
 RECORD_BYTES = 100_000
+
+WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 class _Exported(NamedTuple):
@@ -115,16 +114,8 @@ def _received_bytes(urls: dict[int, str]) -> dict[int, float]:
     return asyncio.run(ask())
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
-    tick = threading.Event()
-    gives_up_at_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < gives_up_at_s, "it never came to be"
-        tick.wait(0.1)
-
-
 def test_bytes_received_are_those_written_on_the_leader_and_on_the_broker_that_copies(
-    exported: _Exported, topic: str
+    exported: _Exported, topic: str, wait_until: WaitUntil
 ) -> None:
     before = _received_bytes(exported.url_by_broker)
     _write(exported.connection, topic, 200)
@@ -133,29 +124,29 @@ def test_bytes_received_are_those_written_on_the_leader_and_on_the_broker_that_c
     def grown() -> dict[int, float]:
         return {b: now - before[b] for b, now in _received_bytes(exported.url_by_broker).items()}
 
-    _wait_until(lambda: min(grown().values()) >= written)
+    wait_until(lambda: min(grown().values()) >= written)
     assert max(grown().values()) <= 1.05 * written
 
 
 def test_a_collector_tells_the_rate_and_the_latency_of_brokers_that_are_written_to(
-    exported: _Exported, topic: str
+    exported: _Exported, topic: str, wait_until: WaitUntil
 ) -> None:
     config = CONFIG.model_copy(update={"metrics_url_by_broker": exported.url_by_broker})
     with Collector(exported.connection, config, [topic]) as collector:
         _write(exported.connection, topic, 20)
-        _wait_until(lambda: collector.snapshot().brokers[1].request_latency_s is not None)
-        _wait_until(lambda: collector.snapshot().brokers[2].ingest_bytes_per_s is not None)
+        wait_until(lambda: collector.snapshot().brokers[1].request_latency_s is not None)
+        wait_until(lambda: collector.snapshot().brokers[2].ingest_bytes_per_s is not None)
         brokers = collector.snapshot().brokers
     assert 0 <= brokers[1].request_latency_s < 1
     assert brokers[2].request_latency_s is None  # nobody writes to it
     assert collector.statistics.num_failures["prometheus_scrape"] == 0
 
 
-def test_a_broker_whose_exporter_is_gone_is_reachable(exported: _Exported) -> None:
+def test_a_broker_whose_exporter_is_gone_is_reachable(exported: _Exported, wait_until: WaitUntil) -> None:
     urls = {1: exported.url_by_broker[1], 2: "http://127.0.0.1:9/metrics"}
     config = CONFIG.model_copy(update={"metrics_url_by_broker": urls})
     with Collector(exported.connection, config, []) as collector:
-        _wait_until(lambda: collector.statistics.num_failures["prometheus_scrape"] >= 2)
+        wait_until(lambda: collector.statistics.num_failures["prometheus_scrape"] >= 2)
         assert all(broker.is_reachable for broker in collector.snapshot(max_age_s=0.0).brokers.values())
         reason = collector.statistics.failures["prometheus_scrape of broker 2"]
     assert reason.startswith("http://127.0.0.1:9/metrics: Cannot connect to host")
