@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
 RANDOM_KILLS := tests/fault/test_random_kills.py
 
+# Keep compiled modules where the environment says not to: each process of Ray's would compile torch again, for seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-tools setup check torture bench clean help
 
 help: ## what can be made

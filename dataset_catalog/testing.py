@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import stamina
 
 from dataset_catalog.encoding import (
     RECORD_HEADER,
@@ -203,7 +204,16 @@ def write_records(
         producer.commit_transaction(30)
     producer.close()
     assert len(placed) == len(records)
+    _wait_until_committed(connection, topic, num_partitions)
     return placed
+
+
+@stamina.retry(on=AssertionError, attempts=None, timeout=30, wait_initial=0.01, wait_max=0.1)
+def _wait_until_committed(connection: Connection, topic: str, num_partitions: int) -> None:
+    """A partition that loses its leader between a commit and hearing of it may never hear of it."""
+    with TopicAdmin(connection, timeout_s=10.0) as topics:
+        ends = topics.offsets(topic, range(num_partitions), "log end")
+        assert topics.offsets(topic, range(num_partitions), "last stable") == ends
 
 
 def _empty_tensor() -> pa.Array:
