@@ -122,7 +122,7 @@ def _draw_loss(story: DemoStory) -> Figure:
         recovery.killed_at_step,
         color="#c23030",
         alpha=0.12,
-        label=f"done again: {recovery.steps_done_again} steps",
+        label=f"steps done again: {recovery.steps_done_again}",
     )
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
@@ -170,8 +170,8 @@ $images
 <h2>The loss, and the worker that was killed</h2>
 $loss
 <p>The worker with process id $killed_pid was killed after step $killed_at_step. Training went on $pause_s
-seconds later from the checkpoint of step $resumed_from_step: $steps_done_again steps were done again, on
-the same samples.</p>
+seconds later from the checkpoint of step $resumed_from_step. Steps done again, on the same samples:
+$steps_done_again.</p>
 <h2>Was every sample used exactly once?</h2>
 <table><tr><th>epoch</th><th>samples</th><th>missing</th><th>repeated</th></tr>$audit</table>
 <p>Counted from what each worker wrote down of the samples that reached its training loop, not from the

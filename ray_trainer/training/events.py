@@ -126,8 +126,8 @@ class Recovered:
     seconds: float
 
     def __str__(self) -> str:
-        again = f"{self.num_steps_again} step{'' if self.num_steps_again == 1 else 's'}"
-        return f"resumed from step {self.resumed_step} after {self.seconds:.1f} s; {again} are done again"
+        resumed = f"resumed from step {self.resumed_step} after {self.seconds:.1f} s"
+        return f"{resumed}; steps to be done again: {self.num_steps_again}"
 
 
 @dataclass(frozen=True, slots=True)

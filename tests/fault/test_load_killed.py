@@ -24,7 +24,6 @@ from kafka_connection.clients import confluent_producer
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.loader import load_dataset
 
-NUM_KILLS = 20
 NUM_SAMPLES = 12_000
 
 # A loader as a process of its own: says when it begins and how far it is, one line each.
@@ -151,19 +150,22 @@ def source() -> dict[str, Any]:
     return {"n": np.arange(NUM_SAMPLES), "text": [f"sample {n}" for n in range(NUM_SAMPLES)]}
 
 
+@pytest.mark.parametrize("num_deaths", [8, pytest.param(20, marks=pytest.mark.torture)])
 @pytest.mark.timeout(900)
-def test_a_loader_killed_20_times_beside_a_dead_one_loads_each_sample_once(
-    loads_connection: Connection, start_loader: StartLoader
+def test_a_loader_killed_many_times_beside_a_dead_one_loads_each_sample_once(
+    loads_connection: Connection, start_loader: StartLoader, num_deaths: int
 ) -> None:
     rng = random.Random(20)
     catalog = Catalog(loads_connection)
-    visible = load_dataset({"x": [1, 2, 3]}, "visible", connection=loads_connection)
+    name = f"killed-{num_deaths}-times"
+    visible = load_dataset({"x": [1, 2, 3]}, f"beside-{name}", connection=loads_connection)
+    before = catalog.list()
     committed: list[int] = []
     num_kills = 0
-    while num_kills < NUM_KILLS:
+    while num_kills < num_deaths:
         if num_kills % 7 == 0:
             leave_open_transaction(loads_connection)
-        process = start_loader("killed", pause_s=0.01)
+        process = start_loader(name, pause_s=0.01)
         wait_for_line(process, lambda line: line == "begin")
         # Most of them while samples are being written, some before; a transaction takes about four groups.
         for _ in range(rng.randrange(16) if rng.random() < 0.8 else 0):
@@ -172,24 +174,25 @@ def test_a_loader_killed_20_times_beside_a_dead_one_loads_each_sample_once(
         process.send_signal(signal.SIGKILL)
         process.wait()
         num_kills += 1
-        assert [manifest.id for manifest in catalog.list()] == [visible.id]
+        assert catalog.list() == before
         with pytest.raises(UnknownDatasetError):
-            catalog.get("killed")
-        committed.append(max((load.last.num_samples for load in catalog.unfinished()), default=0))
+            catalog.get(name)
+        begun = [load.last.num_samples for load in catalog.unfinished() if load.last.name == name]
+        committed.append(max(begun, default=0))
     assert committed == sorted(committed)
-    assert len(set(committed)) > 5  # they died in different places
+    assert len(set(committed)) > num_deaths / 4  # they died in different places
     assert committed[-1] < NUM_SAMPLES
 
-    process = start_loader("killed")
+    process = start_loader(name)
     out, problem = process.communicate(timeout=240)
     assert process.returncode == 0, problem
     assert out.strip().endswith("complete")
-    manifest = catalog.get("killed")
+    manifest = catalog.get(name)
     report = verify(loads_connection, manifest)
     assert report.is_clean, report
     assert manifest.num_samples == NUM_SAMPLES
     assert verify(loads_connection, visible).is_clean
-    assert not [load for load in catalog.unfinished() if load.last.name == "killed"]
+    assert not [load for load in catalog.unfinished() if load.last.name == name]
 
 
 @pytest.mark.parametrize("die_before", ["publish", "forget_progress"])
