@@ -212,7 +212,6 @@ class LoadRun:
         if ours.num_samples or self._needs_recovery:  # then there may be a commit nobody heard of
             return False
         try:
-            self._stop_if_taken_over()
             self._take_id_anew()
             if self.totals != ours:  # somebody has taken over in between
                 return False
@@ -368,7 +367,6 @@ class LoadRun:
                 self._is_fenced = True
             except TransactionFailedError as error:
                 _log.info("what was written isn't aborted yet: %s", error)
-        self._stop_if_taken_over()
         self._take_id_anew()
 
     def _stop_if_taken_over(self) -> None:
@@ -387,6 +385,7 @@ class LoadRun:
             time.sleep(_WATCH_POLL_S)
 
     def _take_id_anew(self) -> None:
+        self._stop_if_taken_over()
         self._writer.open(self._identity.topic, self._config.transaction_timeout_s)
         self._is_fenced = False
         name, version = self._identity.name, self._identity.version
