@@ -23,7 +23,7 @@ test: check test-tools ## every check and every test, against embedded brokers (
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
 	@tests/get_tools.sh $(VENV)
 
-torture: test-tools ## every fault test three times in a row, the long ones too, and 200 random kills (two hours)
+torture: test-tools ## every fault test three times in a row, the long ones too, and 200 random kills (an hour)
 	for round in 1 2 3; do \
 		$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "" --ignore $(RANDOM_KILLS) tests/fault || exit 1; \
 	done

@@ -142,7 +142,7 @@ def reassignments() -> Callable[[Connection], dict[Any, Any]]:
     return look_up
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def guarded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers where only what was granted is allowed, with SASL listeners, plain and over TLS.
 
@@ -203,7 +203,7 @@ def _write_certificate(folder: Path) -> None:
     (folder / "ca.pem").write_bytes(certificate)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def unused_accounts() -> Iterator[str]:
     """Each name once: what one test grants is nothing to the others."""
     return iter(ACCOUNTS)

@@ -30,7 +30,7 @@ def slow_source() -> dict[str, Any]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("replication", [1, 3])
-@pytest.mark.parametrize("strategy", ["balanced", "round-robin"])
+@pytest.mark.parametrize("strategy", ["balanced", pytest.param("round-robin", marks=pytest.mark.torture)])
 def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
     make_cluster: Callable[..., LocalCluster], make_trouble: MakeTrouble, replication: int, strategy: Any
 ) -> None:

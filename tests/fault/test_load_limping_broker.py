@@ -48,7 +48,7 @@ class Pause:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("replication", [1, 3])
+@pytest.mark.parametrize("replication", [1, pytest.param(3, marks=pytest.mark.torture)])
 def test_a_load_outlasts_a_broker_that_is_paused(
     make_cluster: Callable[..., LocalCluster], replication: int
 ) -> None:

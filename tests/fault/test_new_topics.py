@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from confluent_kafka import KafkaError, Message
 
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.verify import verify
+from evenload.local_cluster import temporary_cluster
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
 from kafka_plugin.config import LoaderConfig
@@ -30,6 +32,13 @@ NUM_TOPICS = 50
 NUM_GUARDED_TOPICS = 12
 NUM_PARTITIONS = 30
 RECORDS_PER_TOPIC = 90
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Connection]:
+    """Brokers of their own: thousands of partitions would be a burden to other tests."""
+    with temporary_cluster(num_brokers=3) as cluster:
+        yield cluster.connection
 
 
 @pytest.mark.timeout(600)

@@ -205,7 +205,7 @@ def test_a_mistake_in_the_loop_ends_the_run_at_once_and_a_repaired_loop_goes_on(
     assert training.process.returncode == 1
     assert error["type"] == "TrainingFailedError"
     assert "ValueError: a mistake in the loop" in error["text"]
-    with training.drive(workers=2, epochs=1) as events:
+    with training.drive(workers=1, epochs=1) as events:
         started = wait_for(events, "AttemptStarted")
         assert (started["attempt"], started["step"] > 0) == (2, True)
         wait_for(events, "Result")

@@ -20,7 +20,7 @@ LAYOUT = Layout(
 )
 
 
-def test_evenload_is_level_where_the_java_client_is_not() -> None:
+def test_evenload_is_level_where_round_robin_is_not() -> None:
     case = Case(layout=LAYOUT, fraction=0.4, record_bytes=32 << 10, seed=1)
     names = ["Java client", "round robin", "evenload"]
     begun: list[str] = []
@@ -34,7 +34,7 @@ def test_evenload_is_level_where_the_java_client_is_not() -> None:
         assert expected_bytes <= outcome.topic_bytes <= 1.02 * expected_bytes
         assert sum(outcome.leader_bytes.values()) == outcome.topic_bytes
     assert list(even.leader_bytes.values()) == pytest.approx([even.topic_bytes / 3] * 3, rel=1e-3)
-    assert java.spread > 0.1
+    assert even.spread > 0.1  # the Java client is level by chance, now and then
     assert balanced.spread < 0.04  # at this size, a record is 0.1 points, a batch 0.8
     assert max(balanced.best.values()) - min(balanced.best.values()) < 0.001
 

@@ -89,7 +89,7 @@ def samples() -> dict[str, Any]:
     return {"n": np.arange(NUM_SAMPLES), "x": np.zeros((NUM_SAMPLES, 50), np.uint8)}
 
 
-@pytest.fixture(scope="session")  # as the cluster: tests of a module may come to a worker in two parts
+@pytest.fixture(scope="module")
 def shared(guarded_cluster: LocalCluster) -> str:
     """A dataset that the administrator has loaded."""
     load_dataset(samples(), "shared", connection=guarded_cluster.connection)

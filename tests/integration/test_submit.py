@@ -23,6 +23,9 @@ from ray_trainer.training.train_config import TrainConfig
 
 HEAD = Path(__file__).with_name("ray_head.py")
 NUM_SAMPLES = 700
+GLOBAL_BATCH_SIZE = 32
+STEPS_PER_EPOCH = -(-NUM_SAMPLES // GLOBAL_BATCH_SIZE)
+CHECKPOINT = "checkpoint after step "
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,8 @@ def ray_head() -> Iterator[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        # Without idle workers that each job would have Ray start in advance.
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"},
     )
     assert head.stdin is not None
     assert head.stdout is not None
@@ -68,29 +72,32 @@ def test_a_job_that_was_stopped_and_submitted_again_is_exact(
         run="job",
         storage=str(tmp_path / "runs"),
         workers=2,
-        epochs=12,
-        global_batch_size=32,
+        epochs=100,  # more than it gets to do before it hears that it shall stop
+        global_batch_size=GLOBAL_BATCH_SIZE,
         checkpoint_interval_s=0.5,
         connection=connection,
-        options={"max_tokens": 16, "vocabulary_size": 200},
+        options={"max_tokens": 16, "vocabulary_size": 200, "warmup_share": 0.0},
     )
     lines: list[str] = []
 
     def stop_at_the_first_checkpoint(line: str) -> None:
         lines.append(line)
-        if line.startswith("checkpoint after step") and not any(
-            word.startswith("stopping") for word in lines
-        ):
+        if line.startswith(CHECKPOINT) and not any(word.startswith("stopping") for word in lines):
             os.kill(os.getpid(), signal.SIGINT)
 
     stopped = submit("text-classification", config, address=ray_head, tell=stop_at_the_first_checkpoint)
     assert (stopped.status, stopped.exit_code) == ("STOPPED", 130), lines
     assert "stopping the job after a checkpoint" in lines
-    again = submit("text-classification", config, address=ray_head, tell=lines.append)
+    steps = [
+        int(line.removeprefix(CHECKPOINT).split(":")[0]) for line in lines if line.startswith(CHECKPOINT)
+    ]
+    epochs = max(steps) // STEPS_PER_EPOCH + 2
+    shorter = config.model_copy(update={"epochs": epochs})
+    again = submit("text-classification", shorter, address=ray_head, tell=lines.append)
 
     assert (again.status, again.exit_code) == ("SUCCEEDED", 0), lines
     assert again.result is not None
-    assert again.result["epochs"] == 12
+    assert again.result["epochs"] == epochs
     assert again.result["loss"][-1] < again.result["loss"][0]
     assert any("go on after step" in line for line in lines)
     assert audit("job", tmp_path / "runs", connection).exactly_once
