@@ -229,12 +229,16 @@ class LocalCluster:
         end_servers([self._broker(broker_id)], grace_s=0)
 
     def pause_broker(self, broker_id: int) -> None:
-        """Stop a broker in its tracks (SIGSTOP): connections stay open, nothing answers."""
-        self._signal(broker_id, signal.SIGSTOP)
+        """Stop a broker in its tracks (SIGSTOP): connections stay open, nothing answers.
+
+        Raises:
+            TimeoutError: it still runs after ten seconds.
+        """
+        self._running_broker(broker_id).pause()
 
     def resume_broker(self, broker_id: int) -> None:
         """Let a paused broker go on."""
-        self._signal(broker_id, signal.SIGCONT)
+        self._running_broker(broker_id).signal(signal.SIGCONT)
 
     def restart_broker(self, broker_id: int) -> None:
         """Start a dead broker, or end a running one properly and start it; wait until it serves.
@@ -332,9 +336,6 @@ class LocalCluster:
             # Brokers first: they say goodbye to the controller.
             num_ended = end_servers(brokers, grace_s=grace_s) + end_servers([controller], grace_s=grace_s)
         return num_ended > 0
-
-    def _signal(self, broker_id: int, number: signal.Signals) -> None:
-        self._running_broker(broker_id).signal(number)
 
     def _running_broker(self, broker_id: int) -> RunningProcess:
         process = self._broker(broker_id).process

@@ -36,6 +36,7 @@ _LOG_BYTES_MAX = 16 << 20
 _TAIL_BYTES = 64 << 10
 _KILL_TIMEOUT_S = 10.0
 _NO_COMMAND_TIMEOUT_S = 2.0
+_PAUSE_TIMEOUT_S = 10.0
 _POLL_S = 0.01
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 
@@ -82,6 +83,23 @@ class RunningProcess:
         """Send it a signal; nothing happens when it has ended."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self._process.send_signal(number)
+
+    def pause(self, timeout_s: float = _PAUSE_TIMEOUT_S) -> None:
+        """Send it SIGSTOP, and wait until it has stopped; nothing happens when it has ended.
+
+        Its threads run on until the one that the kernel gave the signal to has its turn: long enough to
+        answer a request where processors are busy.
+
+        Raises:
+            TimeoutError: it still runs after `timeout_s` seconds.
+        """
+        self.signal(signal.SIGSTOP)
+        deadline_s = time.monotonic() + timeout_s
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while not self.has_ended and self._process.status() != psutil.STATUS_STOPPED:
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError(f"process {self.pid} was not paused within {timeout_s:g} s")
+                time.sleep(_POLL_S)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it has ended, its ports and files are free.
