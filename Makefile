@@ -17,17 +17,17 @@ help: ## what can be made
 demo: setup ## real Kafka, real data, two workers, one killed: prints what happened (under 3 minutes)
 	$(BIN)/evenload demo
 
-test: check test-tools ## every check and every test, against embedded brokers (about 20 minutes on 2 cores)
+test: check test-tools ## every check and every test, against embedded brokers (20 minutes on 2 cores)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
 	@tests/get_tools.sh $(VENV)
 
-torture: test-tools ## every fault test three times in a row, the long ones too, and 200 random kills (an hour)
+torture: test-tools ## every fault test three times in a row, 200 random kills, and what is long (80 minutes)
 	for round in 1 2 3; do \
 		$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "" --ignore $(RANDOM_KILLS) tests/fault || exit 1; \
 	done
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m torture $(RANDOM_KILLS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m torture $(RANDOM_KILLS) tests/integration
 
 setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 

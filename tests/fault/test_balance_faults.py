@@ -189,7 +189,7 @@ def test_cancel_from_elsewhere_ends_a_balance(
     assert (code, "throttles are off" in stdout) == (0, True), stderr
 
 
-@pytest.mark.parametrize("trouble", ["killed", "paused"])
+@pytest.mark.parametrize("trouble", ["killed", pytest.param("paused", marks=pytest.mark.torture)])
 def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster, trouble: str) -> None:
     connection = skewed.connection
     said: list[str] = []
@@ -221,6 +221,7 @@ def test_a_broker_that_goes_away_during_moves_is_waited_for(skewed: LocalCluster
     assert spread(connection) < 0.01
 
 
+@pytest.mark.torture
 def test_moves_off_a_broker_that_a_slow_link_has_hit_come_to_their_end(
     slow_link: Callable[..., AbstractContextManager[None]],
     make_cluster: Callable[..., LocalCluster],
@@ -253,6 +254,7 @@ def test_moves_off_a_broker_that_a_slow_link_has_hit_come_to_their_end(
     assert verify(connection, manifest).is_clean
 
 
+@pytest.mark.torture
 def test_what_makes_no_progress_is_taken_back(
     skewed: LocalCluster, reassignments: Callable[[Connection], dict[Any, Any]]
 ) -> None:

@@ -161,6 +161,7 @@ def test_the_service_of_another_cluster(
     _check(connection, manifest)
 
 
+@pytest.mark.torture
 def test_without_measuring_for_itself_a_load_is_even_and_whole(
     connection: Connection, real_service: FakeService, topic_name: str, opened: Opened
 ) -> None:

@@ -29,7 +29,7 @@ def slow_source() -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("replication", [1, 3])
+@pytest.mark.parametrize("replication", [pytest.param(1, marks=pytest.mark.torture), 3])
 @pytest.mark.parametrize("strategy", ["balanced", pytest.param("round-robin", marks=pytest.mark.torture)])
 def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
     make_cluster: Callable[..., LocalCluster], make_trouble: MakeTrouble, replication: int, strategy: Any
@@ -105,6 +105,7 @@ def test_nothing_is_lost_or_repeated_by_older_brokers(
     assert report.is_clean, report
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(300)
 def test_a_load_stops_with_a_sentence_when_no_broker_comes_back_and_goes_on_later(
     make_cluster: Callable[..., LocalCluster], make_trouble: MakeTrouble

@@ -97,6 +97,7 @@ def _topics(connection: Connection) -> list[str]:
         return list(admin.list_topics())
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(300)
 def test_a_load_waits_while_only_the_catalog_is_away(
     cluster: LocalCluster,

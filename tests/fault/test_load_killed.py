@@ -150,7 +150,7 @@ def source() -> dict[str, Any]:
     return {"n": np.arange(NUM_SAMPLES), "text": [f"sample {n}" for n in range(NUM_SAMPLES)]}
 
 
-@pytest.mark.parametrize("num_deaths", [8, pytest.param(20, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("num_deaths", [4, pytest.param(20, marks=pytest.mark.torture)])
 @pytest.mark.timeout(900)
 def test_a_loader_killed_many_times_beside_a_dead_one_loads_each_sample_once(
     loads_connection: Connection, start_loader: StartLoader, num_deaths: int
@@ -240,6 +240,7 @@ def test_a_second_loader_refuses_and_one_that_takes_over_stops_the_first(
     assert verify(loads_connection, manifest).is_clean
 
 
+@pytest.mark.torture
 def test_a_loader_that_slept_through_its_transaction_goes_on(
     loads_connection: Connection, start_loader: StartLoader
 ) -> None:

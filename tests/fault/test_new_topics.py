@@ -41,6 +41,7 @@ def connection() -> Iterator[Connection]:
         yield cluster.connection
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(600)
 def test_fifty_fresh_topics_written_at_once_by_loaders_lose_nothing(connection: Connection) -> None:
     source = open_source({"n": np.arange(RECORDS_PER_TOPIC)})

@@ -192,6 +192,7 @@ def test_a_stopped_run_goes_on_though_rays_own_index_is_damaged_and_the_newest_c
     training.assert_exact()
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("dataset", ["packed"], indirect=True)
 @pytest.mark.timeout(1800)
 def test_a_mistake_in_the_loop_ends_the_run_at_once_and_a_repaired_loop_goes_on(

@@ -20,6 +20,7 @@ LAYOUT = Layout(
 )
 
 
+@pytest.mark.torture
 def test_evenload_is_level_where_round_robin_is_not() -> None:
     case = Case(layout=LAYOUT, fraction=0.4, record_bytes=32 << 10, seed=1)
     names = ["Java client", "round robin", "evenload"]

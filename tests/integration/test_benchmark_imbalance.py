@@ -28,6 +28,7 @@ def four_brokers() -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.torture
 def test_evenload_finds_the_added_broker_and_gets_level_where_round_robin_does_not(
     four_brokers: LocalCluster,
 ) -> None:
@@ -50,6 +51,7 @@ def test_evenload_finds_the_added_broker_and_gets_level_where_round_robin_does_n
     assert even.standings[-1].written_bytes == pytest.approx(ours.level_bytes, rel=0.05)
 
 
+@pytest.mark.torture
 def test_moves_level_the_skew_with_hardly_more_than_the_least(four_brokers: LocalCluster) -> None:
     (moved,) = measure_moves(four_brokers, [THROTTLED], capacity_mib=100, started=lambda _: None)
     assert moved.spread_before == pytest.approx(0.7, abs=0.02)

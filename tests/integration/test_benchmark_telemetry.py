@@ -39,6 +39,7 @@ def test_brokers_count_what_one_measurement_asks(brokers: CountedBrokers) -> Non
     assert asked["Metadata"] > 0
 
 
+@pytest.mark.torture
 def test_a_collector_each_asks_as_many_times_as_there_are_producers(brokers: CountedBrokers) -> None:
     assert _measured(brokers, IDLE).num_requests == 0
     one, ten = (_measured(brokers, Case(OWN, number)).requests for number in (1, 10))
@@ -46,6 +47,7 @@ def test_a_collector_each_asks_as_many_times_as_there_are_producers(brokers: Cou
     assert 4 < ten["DescribeLogDirs"] / one["DescribeLogDirs"] < 25
 
 
+@pytest.mark.torture
 def test_producers_of_a_service_are_one_to_brokers(brokers: CountedBrokers) -> None:
     with ServiceProcess(as_operators_have_it(brokers)) as service:
         many = _measured(

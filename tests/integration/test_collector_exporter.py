@@ -55,7 +55,11 @@ class _Exported(NamedTuple):
     url_by_broker: dict[int, str]
 
 
-@pytest.fixture(scope="module", params=[USUAL_RULES, NO_RULES], ids=["usual rules", "no rules"])
+@pytest.fixture(
+    scope="module",
+    params=[USUAL_RULES, pytest.param(NO_RULES, marks=pytest.mark.torture)],
+    ids=["usual rules", "no rules"],
+)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Exported]:
     """Two brokers, each with an exporter inside."""
     rules = tmp_path_factory.mktemp("exporter") / "rules.yml"

@@ -77,6 +77,7 @@ def off_by(told: StrategyForecast, reached: dict[int, float]) -> float:
     return max(abs(told.expected[broker_id] - reached[broker_id]) for broker_id in reached)
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("situation", SITUATIONS.values(), ids=SITUATIONS)
 def test_a_forecast_is_within_a_point_of_what_happens(

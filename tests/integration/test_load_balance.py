@@ -82,6 +82,7 @@ def test_a_load_ends_within_a_point_of_the_best_possible(uneven_cluster: LocalCl
     assert verify(connection, manifest).is_clean
 
 
+@pytest.mark.torture
 def test_a_default_partitioner_leaves_them_uneven(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(num_brokers=3, capacity_bytes=CAPACITIES)
     fill(cluster.connection, 1, FILLED_BYTES)

@@ -187,7 +187,7 @@ def run_ranks(
     return metrics[0]
 
 
-@pytest.mark.parametrize("recipe", [IMAGES, TEXTS])
+@pytest.mark.parametrize("recipe", [IMAGES, pytest.param(TEXTS, marks=pytest.mark.torture)])
 def test_a_run_stopped_and_gone_on_with_equals_an_uninterrupted_one_bit_for_bit(
     recipe: str, connection: Connection, name: str, tmp_path: Path
 ) -> None:

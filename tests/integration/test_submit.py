@@ -63,6 +63,7 @@ def sentences(connection: Connection) -> str:
     return name
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(1800)
 def test_a_job_that_was_stopped_and_submitted_again_is_exact(
     tmp_path: Path, connection: Connection, ray_head: str, sentences: str
