@@ -206,6 +206,7 @@ def main() -> None:
         raise SystemExit("Chromium isn't there: apt-get install chromium")
     is_for_looking = len(sys.argv) > 1
     folder = Path(sys.argv[1]) if is_for_looking else Path(__file__).parent
+    folder.mkdir(parents=True, exist_ok=True)
     wanted = [(1400, "light"), (400, "dark")]
     if is_for_looking:
         wanted = [(width, scheme) for width in (400, 1400) for scheme in ("light", "dark")]
