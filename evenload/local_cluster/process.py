@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,22 +84,20 @@ class RunningProcess:
         with contextlib.suppress(psutil.NoSuchProcess):
             self._process.send_signal(number)
 
-    def pause(self, timeout_s: float = _PAUSE_TIMEOUT_S) -> None:
+    def pause(self) -> None:
         """Send it SIGSTOP, and wait until it has stopped; nothing happens when it has ended.
 
         Its threads run on until the one that the kernel gave the signal to has its turn: long enough to
         answer a request where processors are busy.
 
         Raises:
-            TimeoutError: it still runs after `timeout_s` seconds.
+            TimeoutError: it still runs after ten seconds.
         """
         self.signal(signal.SIGSTOP)
-        deadline_s = time.monotonic() + timeout_s
         with contextlib.suppress(psutil.NoSuchProcess):
-            while not self.has_ended and self._process.status() != psutil.STATUS_STOPPED:
-                if time.monotonic() > deadline_s:
-                    raise TimeoutError(f"process {self.pid} was not paused within {timeout_s:g} s")
-                time.sleep(_POLL_S)
+            self._wait_until(
+                lambda: self.has_ended or self._process.status() == psutil.STATUS_STOPPED, _PAUSE_TIMEOUT_S
+            )
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it has ended, its ports and files are free.
@@ -107,8 +105,11 @@ class RunningProcess:
         Raises:
             TimeoutError: it still runs after `timeout_s` seconds.
         """
+        self._wait_until(lambda: self.has_ended, timeout_s)
+
+    def _wait_until(self, happened: Callable[[], bool], timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
-        while not self.has_ended:
+        while not happened():
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"process {self.pid} still runs after {timeout_s:g} s")
             time.sleep(_POLL_S)
