@@ -1,8 +1,8 @@
 """Bring servers up: format what is new, start, wait until each broker serves.
 
-All servers are formatted and started at once, each as soon as it can, because most of a start is
-one processor core's work per server and the rest is waiting for each other. Nothing here cleans up
-after a failure but formatting processes; LocalCluster ends the servers.
+Brokers are started without waiting for the controller, because most of a start is one processor
+core's work per server and the rest is waiting for each other. Nothing here cleans up after a
+failure but the formatting process; LocalCluster ends the servers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from .java import STORAGE_TOOL, JavaRuntime
 from .probe import num_brokers_known
 from .process import JavaServer
 from .properties import HOST
-from .settings import ClusterSettings, is_free
+from .settings import CONTROLLER, ClusterSettings, is_free
 
 _PORT_TIMEOUT_S = 2.0
-_FORMAT_TIMEOUT_S = 60.0  # a second or two each; four at once on a busy machine, ten
+_FORMAT_TIMEOUT_S = 60.0  # takes a second or two, on a busy machine ten
+_META = "meta.properties"
 _POLL_S = 0.05
 
 
@@ -52,36 +53,16 @@ def start_servers(servers: Sequence[JavaServer], settings: ClusterSettings, runt
     for server in servers:
         server.adopt()
     servers = [server for server in servers if server.process is None]
-    told = {server: settings.properties_of(server.name, server.folder) for server in servers}
     _require_free_ports(servers, settings)
     for server in servers:
-        server.write_properties(told[server])
-    arguments = ("format", "--ignore-formatted", "--cluster-id", settings.cluster_id, "--config")
-    formatting = {
-        server: server.run(runtime, STORAGE_TOOL, *arguments, str(server.properties_path))
-        for server in servers
-        if not _is_formatted(told[server])
-    }
-    try:
-        waiting = list(servers)
-        deadline_s = time.monotonic() + _FORMAT_TIMEOUT_S
-        while waiting:
-            ready = [s for s in waiting if s not in formatting or formatting[s].has_ended]
-            for server in ready:
-                if not _is_formatted(told[server]):
-                    raise BrokerDiedError(server.name, server.last_error(), server.log_path)
-                server.start(runtime)
-                waiting.remove(server)
-            if not ready:
-                if time.monotonic() > deadline_s:
-                    server = waiting[0]
-                    raise BrokerTimeoutError(
-                        server.name, _FORMAT_TIMEOUT_S, server.last_error(), server.log_path
-                    )
-                time.sleep(_POLL_S)
-    finally:
-        for process in formatting.values():
-            process.signal(signal.SIGKILL)  # after an error, others may still be at it
+        told = settings.properties_of(server.name, server.folder)
+        server.write_properties(told)
+        if unformatted := _unformatted(told):
+            if server.name == CONTROLLER:
+                _format_controller(server, settings, runtime)
+            else:
+                _format_broker(server, unformatted, settings.cluster_id, told["node.id"])
+        server.start(runtime)
 
 
 def wait_until_serving(
@@ -120,6 +101,35 @@ def _require_free_ports(servers: Sequence[JavaServer], settings: ClusterSettings
             time.sleep(_POLL_S)
 
 
-def _is_formatted(told: Mapping[str, str]) -> bool:
+def _unformatted(told: Mapping[str, str]) -> list[Path]:
     folders = [*told["log.dirs"].split(","), told.get("metadata.log.dir", "")]
-    return all((Path(folder) / "meta.properties").exists() for folder in folders if folder)
+    return [Path(folder) for folder in folders if folder and not (Path(folder) / _META).exists()]
+
+
+def _format_controller(server: JavaServer, settings: ClusterSettings, runtime: JavaRuntime) -> None:
+    # Kafka's tool also writes which features a new cluster has, which only the controller reads.
+    arguments = ("--cluster-id", settings.cluster_id, "--config", str(server.properties_path))
+    formatting = server.run(runtime, STORAGE_TOOL, "format", "--ignore-formatted", *arguments)
+    try:
+        formatting.wait(_FORMAT_TIMEOUT_S)
+    except TimeoutError as error:
+        raise BrokerTimeoutError(
+            server.name, _FORMAT_TIMEOUT_S, server.last_error(), server.log_path
+        ) from error
+    finally:
+        formatting.signal(signal.SIGKILL)
+    if _unformatted(settings.properties_of(server.name, server.folder)):
+        raise BrokerDiedError(server.name, server.last_error(), server.log_path)
+
+
+def _format_broker(server: JavaServer, folders: Sequence[Path], cluster_id: str, node_id: str) -> None:
+    # All that a broker needs of what the tool would write, without starting Java for it. Folders' own
+    # ids (from Kafka 3.7 on) are missing: the broker adds them, as to folders of an older version.
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            unfinished = folder / f"{_META}.tmp"
+            unfinished.write_text(f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n")
+            unfinished.replace(folder / _META)
+    except OSError as error:
+        raise BrokerDiedError(server.name, str(error), server.log_path) from error
