@@ -35,7 +35,8 @@ def test_brokers_count_what_one_measurement_asks(brokers: CountedBrokers) -> Non
     before = brokers.read()
     sample_once(connection, topics=["telemetry-0"])
     asked = (brokers.read() - before).requests
-    assert asked["DescribeLogDirs"] % 2 == 0 < asked["DescribeLogDirs"]  # one to each broker
+    # One to each broker; a busy machine may have begun a second measurement before it ended the collector.
+    assert 2 <= asked["DescribeLogDirs"] <= 4
     assert asked["Metadata"] > 0
 
 
