@@ -141,6 +141,7 @@ def test_after_kill_9_the_next_start_goes_on_and_takes_throttles_off(
     assert spread(connection) < 0.01
 
 
+@pytest.mark.torture
 def test_after_kill_9_a_dry_run_takes_throttles_off_when_nothing_moves_any_more(
     skewed: LocalCluster,
     at_work: Command,

@@ -25,7 +25,9 @@ def stand() -> Iterator[Stand]:
         yield make_stand(cluster.connection, cluster.broker_ids)
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize(
+    "condition", [pytest.param(each, marks=[pytest.mark.torture] * (each == "slow")) for each in CONDITIONS]
+)
 def test_latencies_are_measured_in_each_condition(stand: Stand, condition: str) -> None:
     row = measure_latency(stand, condition, 0.1, 500.0, 2)
     for windows in (row.p50_ms, row.p99_ms):
