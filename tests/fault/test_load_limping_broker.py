@@ -69,8 +69,9 @@ def test_a_load_outlasts_a_broker_that_is_paused(
     assert report.is_clean, report
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("is_latency_weighed", [True, pytest.param(False, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("is_latency_weighed", [True, False])
 def test_a_load_with_a_slow_broker_is_exact_and_spares_it_where_latency_has_a_weight(
     slow_link: Callable[..., AbstractContextManager[None]],
     make_cluster: Callable[..., LocalCluster],

@@ -36,6 +36,7 @@ def test_latencies_are_measured_in_each_condition(stand: Stand, condition: str) 
     assert all(p99 >= p50 for p50, p99 in zip(row.p50_ms[OURS], row.p99_ms[OURS], strict=True))
 
 
+@pytest.mark.torture
 def test_throughputs_are_measured_in_each_way(stand: Stand) -> None:
     rows = measure_throughput(stand, 256 << 10, 2)
     assert [(row.method, row.has_reports) for row in rows] == [

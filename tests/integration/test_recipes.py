@@ -216,6 +216,7 @@ def test_a_run_stopped_and_gone_on_with_equals_an_uninterrupted_one_bit_for_bit(
     assert audit("broken", tmp_path, connection).exactly_once
 
 
+@pytest.mark.torture
 def test_as_many_ranks_as_can_be_measure_each_sample_once(
     connection: Connection, name: str, tmp_path: Path
 ) -> None:

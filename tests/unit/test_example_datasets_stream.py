@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "datasets_stream.py"
 @pytest.mark.timeout(60)
 def test_a_row_that_is_too_large_is_told_and_the_others_are_sent() -> None:
     example: dict[str, Any] = runpy.run_path(str(SCRIPT))
-    producer = Producer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0})
+    producer = Producer({"log_level": 0})  # without a server there are no errors that it would count, too
     rows = datasets.Dataset.from_dict({"text": ["a", "b" * 2_000_000, "c"]}).to_iterable_dataset()
     failures: list[KafkaError] = []
     assert example["send_all"](producer, "reviews", rows, failures) == 3
