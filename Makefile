@@ -17,7 +17,7 @@ help: ## what can be made
 demo: setup ## real Kafka, real data, two workers, one killed: prints what happened (under 3 minutes)
 	$(BIN)/evenload demo
 
-test: check test-tools ## every check and every test, against embedded brokers (15 to 25 minutes on 2 cores)
+test: check test-tools ## every check and every test, against embedded brokers (15 to 26 minutes on 2 cores)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
