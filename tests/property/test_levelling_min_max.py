@@ -96,7 +96,7 @@ def problems(
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(problems(copies=2))
 def test_levels_with_two_copies_are_the_lexicographic_optimum(problem: MinMaxProblem) -> None:
     shares = level(problem)
