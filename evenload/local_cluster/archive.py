@@ -26,7 +26,7 @@ from kafka_connection import Connection
 from kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 from kafka_connection.errors import KafkaConnectionError
 
-from .java import STORAGE_TOOL, JavaRuntime
+from .java import JavaRuntime
 from .probe import num_brokers_known
 from .process import JavaServer, end_servers
 from .properties import HOST, both_roles_properties
@@ -69,8 +69,7 @@ def _make(runtime: JavaRuntime, archive: Path) -> None:
         server = JavaServer("class-listing", folder, dies_with_parent=True)
         broker_port, controller_port = free_ports(2)
         server.write_properties(both_roles_properties(folder, broker_port, controller_port))
-        format_arguments = ("--cluster-id", new_cluster_id(), "--config", str(server.properties_path))
-        server.run(runtime, STORAGE_TOOL, "format", *format_arguments).wait(_STEP_TIMEOUT_S)
+        server.format(runtime, new_cluster_id()).wait(_STEP_TIMEOUT_S)
         # Java writes it when the server has ended.
         training = replace(runtime, extra_flags=(f"-XX:AOTCacheOutput={archive}",))
         try:

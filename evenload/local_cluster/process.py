@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .errors import LocalPartsMissingError
-from .java import KAFKA_SERVER, JavaRuntime
+from .java import KAFKA_SERVER, STORAGE_TOOL, JavaRuntime
 from .log import START_MARK, last_error_line
 from .properties import to_text
 
@@ -162,6 +162,11 @@ class JavaServer:
         if self.log_path.exists() and self.log_path.stat().st_size > _LOG_BYTES_MAX:
             self.log_path.replace(self.log_path.with_suffix(".log.1"))
         self._remember(self.run(runtime, KAFKA_SERVER, str(self.properties_path)))
+
+    def format(self, runtime: JavaRuntime, cluster_id: str) -> RunningProcess:
+        """Run Kafka's tool that formats those of the server's folders that aren't yet."""
+        arguments = ("--cluster-id", cluster_id, "--config", str(self.properties_path))
+        return self.run(runtime, STORAGE_TOOL, "format", "--ignore-formatted", *arguments)
 
     def run(self, runtime: JavaRuntime, main_class: str, *arguments: str) -> RunningProcess:
         """Run a Java program whose output goes to this server's log."""

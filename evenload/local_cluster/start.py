@@ -15,7 +15,7 @@ from pathlib import Path
 from .archive import with_archive
 from .errors import BrokerDiedError, BrokerTimeoutError, LocalPartsMissingError, PortInUseError
 from .jars import KAFKA_VERSION, cache_folder, kafka_classpath
-from .java import STORAGE_TOOL, JavaRuntime
+from .java import JavaRuntime
 from .probe import num_brokers_known
 from .process import JavaServer
 from .properties import HOST
@@ -59,7 +59,7 @@ def start_servers(servers: Sequence[JavaServer], settings: ClusterSettings, runt
         server.write_properties(told)
         if unformatted := _unformatted(told):
             if server.name == CONTROLLER:
-                _format_controller(server, settings, runtime)
+                _format_controller(server, told, settings.cluster_id, runtime)
             else:
                 _format_broker(server, unformatted, settings.cluster_id, told["node.id"])
         server.start(runtime)
@@ -106,10 +106,11 @@ def _unformatted(told: Mapping[str, str]) -> list[Path]:
     return [Path(folder) for folder in folders if folder and not (Path(folder) / _META).exists()]
 
 
-def _format_controller(server: JavaServer, settings: ClusterSettings, runtime: JavaRuntime) -> None:
+def _format_controller(
+    server: JavaServer, told: Mapping[str, str], cluster_id: str, runtime: JavaRuntime
+) -> None:
     # Kafka's tool also writes which features a new cluster has, which only the controller reads.
-    arguments = ("--cluster-id", settings.cluster_id, "--config", str(server.properties_path))
-    formatting = server.run(runtime, STORAGE_TOOL, "format", "--ignore-formatted", *arguments)
+    formatting = server.format(runtime, cluster_id)
     try:
         formatting.wait(_FORMAT_TIMEOUT_S)
     except TimeoutError as error:
@@ -118,7 +119,7 @@ def _format_controller(server: JavaServer, settings: ClusterSettings, runtime: J
         ) from error
     finally:
         formatting.signal(signal.SIGKILL)
-    if _unformatted(settings.properties_of(server.name, server.folder)):
+    if _unformatted(told):
         raise BrokerDiedError(server.name, server.last_error(), server.log_path)
 
 
