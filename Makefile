@@ -9,7 +9,7 @@ RANDOM_KILLS := tests/fault/test_random_kills.py
 # Keep compiled modules where the environment says not to: each process of Ray's would compile torch again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-tools setup check torture bench clean help
+.PHONY: demo test tests test-tools setup check torture bench clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -17,8 +17,11 @@ help: ## what can be made
 demo: setup ## real Kafka, real data, two workers, one killed: prints what happened (under 3 minutes)
 	$(BIN)/evenload demo
 
-test: check test-tools ## every check and every test, against embedded brokers (15 to 26 minutes on 2 cores)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+test: test-tools ## every check and every test, against embedded brokers (15 to 26 minutes on 2 cores)
+	@$(MAKE) --no-print-directory -j2 check tests
+
+tests:
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
 	@tests/get_tools.sh $(VENV)
