@@ -30,16 +30,18 @@ from kafka.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     KafkaError,
+    NotCoordinatorError,
     ProducerFencedError,
     TransactionalIdAuthorizationFailedError,
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
 from kafka_connection import BrokersUnreachableError, Connection
-from kafka_connection.clients import may_pass, open_admin
+from kafka_connection.clients import describe_brokers, may_pass, open_admin
 from kafka_connection.refusals import missing_permission
 from kafka_plugin.errors import (
     MarkerRefusedError,
@@ -255,7 +257,23 @@ class TransactionMarkers:
                 continue
             if self._last(admin) != last:
                 raise ConcurrentTransactionsError("another loader is at work")
+            self._check_coordinator(admin, last.coordinator_id)
             _write_marker(admin, each, is_committed=last.state == TransactionState.COMPLETE_COMMIT)
+
+    def _check_coordinator(self, admin: kafka.KafkaAdminClient, broker_id: int) -> None:
+        """One that doesn't know yet that another took its place tells what was so before (decision 0054).
+
+        Raises:
+            NotCoordinatorError: Not all brokers name it.
+        """
+        request = FindCoordinatorRequest(
+            key_type=CoordinatorType.TRANSACTION, coordinator_keys=[self._transactional_id], min_version=4
+        )
+        awake = [each["broker_id"] for each in describe_brokers(admin) if not each.get("is_fenced")]
+        for asked in awake:
+            (named,) = _ask(admin, request, asked).coordinators
+            if named.error_code or named.node_id != broker_id:
+                raise NotCoordinatorError(f"broker {asked} does not name broker {broker_id}")
 
 
 def _open_transactions(

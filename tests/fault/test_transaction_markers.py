@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +14,14 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import TransactionState
-from kafka.errors import ConcurrentTransactionsError
+from kafka.errors import ConcurrentTransactionsError, NotCoordinatorError
 
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.topic_admin import TopicAdmin
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
-from kafka_connection.clients import confluent_producer, open_admin
+from kafka_connection import Connection
+from kafka_connection.clients import confluent_producer, describe_brokers, open_admin
 from kafka_plugin import transactional_writer
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.errors import TransactionFailedError, UndecidedTransactionError
@@ -28,6 +31,7 @@ from kafka_plugin.transactional_writer import TransactionalWriter
 SETTLED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT, TransactionState.EMPTY)
 WAITING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)  # Kafka 3, for the broker
 TRANSACTION_STATE = "__transaction_state"
+ALL_BROKERS = {1, 2, 3}
 NUM_PARTITIONS = 2  # the first on the broker that will die, the second on one that won't
 
 
@@ -92,6 +96,22 @@ class Place:
         return sorted(message.value() or b"" for message in found)
 
 
+def find_coordinator(
+    connection: Connection, transactional_id: str, wait_until: Callable[[Callable[[], bool]], None]
+) -> int:
+    """While leaders change, a former one may be asked, which has not heard of the id."""
+    coordinators: list[int] = []
+
+    def is_found() -> bool:
+        with open_admin(connection) as admin:  # each keeps to the coordinator that it was told first
+            found = admin.describe_transactions([transactional_id])[transactional_id]
+        coordinators.append(found.coordinator_id)
+        return True
+
+    wait_until(is_found)
+    return coordinators[0]
+
+
 def is_in_sync(admin: KafkaAdminClient, topic: str) -> bool:
     (found,) = admin.describe_topics([topic])
     return all(sorted(each["isr_nodes"]) == sorted(each["replica_nodes"]) for each in found["partitions"])
@@ -116,9 +136,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
 def place(cluster: LocalCluster, wait_until: Callable[[Callable[[], bool]], None]) -> Iterator[Place]:
     transactional_id = f"loader-{uuid.uuid4().hex[:8]}"
     confluent_producer(cluster.connection, transactional_id=transactional_id).init_transactions(60)
+    coordinator = find_coordinator(cluster.connection, transactional_id, wait_until)
     with open_admin(cluster.connection) as admin:
-        coordinator = admin.describe_transactions([transactional_id])[transactional_id].coordinator_id
-        doomed, safe = sorted({1, 2, 3} - {coordinator})
+        doomed, safe = sorted(ALL_BROKERS - {coordinator})
         topic = f"topic-{transactional_id}"
         admin.create_topics({topic: {"assignments": {0: [doomed], 1: [safe]}}})
     yield Place(cluster, transactional_id, topic, doomed, safe, coordinator, wait_until)
@@ -284,6 +304,44 @@ def test_a_loader_that_was_asleep_ends_nothing_of_its_successor(place: Place) ->
                 markers._tell(admin, found, known)
             successor.commit(num_bytes=0)
         assert place.committed() == [b"once"] * NUM_PARTITIONS
+
+
+def test_a_coordinator_that_has_not_heard_of_its_successor_is_not_believed(place: Place) -> None:
+    """It slept while another took its place, and calls the last transaction that it knew of committed."""
+    cluster = place.cluster
+    addresses = dict(zip(cluster.broker_ids, cluster.bootstrap_servers.split(","), strict=True))
+    del addresses[place.coordinator]
+    awake = cluster.connection.model_copy(update={"bootstrap_servers": ",".join(addresses.values())})
+    with closing(place.writer()) as writer:
+        write(writer, place.topic, b"once")
+        writer.commit(num_bytes=0)
+    markers = TransactionMarkers(cluster.connection, place.transactional_id)
+    with closing(markers), open_admin(cluster.connection) as sleepers, open_admin(awake) as admin:
+        known = markers._last(sleepers)
+        assert known is not None
+        cluster.pause_broker(place.coordinator)
+        place.wait_until(lambda: place.coordinator in fenced_brokers(admin))
+        successor = confluent_producer(awake, transactional_id=place.transactional_id)
+        successor.init_transactions(60)
+        successor.begin_transaction()
+        successor.produce(place.topic, b"once more", partition=1)
+        assert successor.flush(60) == 0
+        os.kill(cluster.pids["controller"], signal.SIGSTOP)  # which would tell it at once
+        try:
+            cluster.resume_broker(place.coordinator)
+            place.wait_until(lambda: markers._last(sleepers) == known)
+            found = _open_transactions(admin, [TopicPartition(place.topic, ALL_PARTITIONS)])
+            with pytest.raises(NotCoordinatorError):
+                markers._tell(sleepers, found, known)
+        finally:
+            os.kill(cluster.pids["controller"], signal.SIGCONT)
+    cluster.wait_until_ready(60)
+    successor.abort_transaction(60)
+    assert place.committed() == [b"once"] * NUM_PARTITIONS
+
+
+def fenced_brokers(admin: KafkaAdminClient) -> set[int]:
+    return ALL_BROKERS - {each["broker_id"] for each in describe_brokers(admin) if not each.get("is_fenced")}
 
 
 def test_a_transaction_of_which_nobody_knows_the_end_stops_the_load(place: Place) -> None:
