@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
+# Tests often wait for brokers: three at once keep two cores busy.
+PYTEST := $(BIN)/python -m pytest -q -n 3 --dist worksteal
 RANDOM_KILLS := tests/fault/test_random_kills.py
 
 # Keep compiled modules where the environment says not to: each process of Ray's would compile torch again, for seconds.
@@ -17,20 +19,20 @@ help: ## what can be made
 demo: setup ## real Kafka, real data, two workers, one killed: prints what happened (under 3 minutes)
 	$(BIN)/evenload demo
 
-test: test-tools ## every check and every test, against embedded brokers (15 to 26 minutes on 2 cores)
-	@$(MAKE) --no-print-directory -j2 check tests
+test: ## every check and, beside them, every test, against embedded brokers (under 20 minutes on 2 cores)
+	@$(MAKE) --no-print-directory -j 2 check tests
 
-tests:
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+tests: test-tools ## every test, without the checks
+	$(PYTEST)
 
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
 	@tests/get_tools.sh $(VENV)
 
 torture: test-tools ## every fault test three times in a row, 200 random kills, and what is long (80 minutes)
 	for round in 1 2 3; do \
-		$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "" --ignore $(RANDOM_KILLS) tests/fault || exit 1; \
+		$(PYTEST) -m "" --ignore $(RANDOM_KILLS) tests/fault || exit 1; \
 	done
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m torture $(RANDOM_KILLS) tests/integration
+	$(PYTEST) -m torture $(RANDOM_KILLS) tests/integration
 
 setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 
