@@ -273,7 +273,7 @@ class TransactionMarkers:
         for asked in awake:
             (named,) = _ask(admin, request, asked).coordinators
             if named.error_code or named.node_id != broker_id:
-                raise NotCoordinatorError(f"broker {asked} does not name broker {broker_id}")
+                raise NotCoordinatorError(f"broker {asked} does not call broker {broker_id} the coordinator")
 
 
 def _open_transactions(
