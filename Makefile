@@ -28,7 +28,7 @@ tests: test-tools ## every test, without the checks
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
 	@tests/get_tools.sh $(VENV)
 
-torture: test-tools ## every fault test three times in a row, 200 random kills, and what is long (80 minutes)
+torture: test-tools ## every fault test three times in a row, 200 random kills, and what is long (about an hour)
 	for round in 1 2 3; do \
 		$(PYTEST) -m "" --ignore $(RANDOM_KILLS) tests/fault || exit 1; \
 	done

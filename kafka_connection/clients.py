@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import Counter
 from typing import Any
 
 import kafka
 from confluent_kafka import Consumer, Producer
-from kafka.errors import KafkaError, KafkaTimeoutError, UnknownBrokerIdError
+from kafka.errors import KafkaError, KafkaTimeoutError, NodeNotReadyError, UnknownBrokerIdError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 
 from .connection import Connection
 from .errors import BrokersUnreachableError
@@ -27,6 +30,7 @@ for _logger in (_librdkafka_log, logging.getLogger("kafka")):
     _logger.addHandler(logging.NullHandler())
 
 _PROBE_TIMEOUT_S = 0.3
+_TURN_MIN_MS = 1000.0
 
 
 class _DirectSocket(KafkaNetSocket):  # type: ignore[misc]
@@ -43,6 +47,29 @@ class _DirectSocket(KafkaNetSocket):  # type: ignore[misc]
         except BaseException:
             sock.close()
             raise
+
+
+class _ServersInTurn(KafkaConnectionManager):  # type: ignore[misc]
+    """Asks the configured servers in turn, each for its share of the time.
+
+    kafka-python 3.0.12 picks one by chance and gives it all the time that is left, so a server that
+    accepts connections and hangs would stand in for those that answer.
+    """
+
+    def __init__(self, net: NetworkSelector, **config: Any) -> None:
+        super().__init__(net, **config)
+        self._turns: Counter[str] = Counter()
+
+    def get_connection(self, node_id: Any, timeout_ms: float | None = None, **options: Any) -> Any:
+        if timeout_ms is None:  # not for a first answer: that alone has a deadline
+            return super().get_connection(node_id, **options)
+        servers = [server.node_id for server in self.cluster.bootstrap_brokers()]
+        if self._turns[node_id] > min(self._turns[server] for server in servers):
+            raise NodeNotReadyError(node_id)  # picks again
+        share_ms = max(_TURN_MIN_MS, timeout_ms / len(servers))
+        connecting = super().get_connection(node_id, timeout_ms=min(timeout_ms, share_ms), **options)
+        self._turns[node_id] += 1
+        return connecting
 
 
 def open_admin(
@@ -62,7 +89,8 @@ def open_admin(
     opened: list[KafkaNetClient] = []
 
     def open_client(**config: Any) -> KafkaNetClient:
-        opened.append(KafkaNetClient(**config))
+        net = NetworkSelector(**config)
+        opened.append(KafkaNetClient(net=net, manager=_ServersInTurn(net, **config)))
         return opened[0]
 
     config = {

@@ -82,7 +82,7 @@ def test_a_load_with_a_slow_broker_is_exact_and_spares_it_where_latency_has_a_we
     latency = RouterConfig(score_functions={"reachability": 1, "latency": 2})
     config = latency if is_latency_weighed else RouterConfig()
     samples = {"x": np.random.default_rng(1).integers(0, 256, (2_000, 20_000), dtype=np.uint8)}
-    with slow_link(cluster, 2, 500_000):  # a fraction of what a busy machine writes
+    with slow_link(cluster, 2, 250_000):  # a fraction of what a busy machine writes
         manifest = load_dataset(samples, "slow", connection=connection, replication=1, router_config=config)
     assert verify(connection, manifest).is_clean
     if is_latency_weighed:
