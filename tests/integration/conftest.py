@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 _FLAGS = [
     "--no-sandbox",
@@ -20,7 +20,8 @@ _FLAGS = [
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """Chromium, without a window."""
+    """Chromium, without a window. What is expected of a page may take 20 s: it is drawn beside other tests."""
+    expect.set_options(timeout=20_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
         yield browser

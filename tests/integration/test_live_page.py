@@ -140,7 +140,7 @@ def opened(browser: Browser, served: Served) -> Iterator[Callable[..., Page]]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
         page.goto(served.url)
-        expect(page.locator("#live")).not_to_have_text("Waiting", timeout=20_000)
+        expect(page.locator("#live")).not_to_have_text("Waiting")
         return page
 
     yield open_page
@@ -219,12 +219,12 @@ def test_a_collector_that_has_gone_is_said_at_once_and_its_return_too(
 ) -> None:
     page = opened()
     served.stop()
-    expect(page.locator("#live")).to_have_text("Not live", timeout=20_000)
+    expect(page.locator("#live")).to_have_text("Not live")
     expect(page.get_by_role("heading", level=1)).to_contain_text("The collector hasn't answered for")
     expect(page.locator("body")).to_have_class("gone")
     expect(page.locator("#brokers")).to_contain_text("Broker 2")  # what was last known stays
     served.start()
-    expect(page.locator("#live")).to_have_text("Live", timeout=20_000)
+    expect(page.locator("#live")).to_have_text("Live")
     expect(page.locator("body")).not_to_have_class("gone")
 
 

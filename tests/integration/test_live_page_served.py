@@ -70,7 +70,7 @@ def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
     page.goto(collector_url)
     expect(
         page.locator("#brokers").get_by_role("row").filter(has_text=re.compile(r"Broker \d"))
-    ).to_have_count(3, timeout=20_000)
+    ).to_have_count(3)
     watched = connection.model_copy(update={"collector_url": collector_url})
     settings = connection.confluent_config()
     with BalancedProducer(settings, connection=watched, config=ProducerConfig(report_s=0.2)) as producer:
@@ -83,5 +83,5 @@ def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
     assert {broker["willingness"] for broker in seen["brokers"]} == {1.0}
     assert seen["history"]
     assert seen["findings"]
-    expect(page.locator("body")).to_contain_text(topic_name, timeout=20_000)
+    expect(page.locator("body")).to_contain_text(topic_name)
     page.close()
