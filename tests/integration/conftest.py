@@ -20,7 +20,7 @@ _FLAGS = [
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """Chromium, without a window. What is expected of a page may take 20 s: it is drawn beside other tests."""
+    """Chromium, without a window. What is expected of a page may take 20 s, beside other tests."""
     expect.set_options(timeout=20_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
