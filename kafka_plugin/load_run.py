@@ -394,6 +394,7 @@ class LoadRun:
             raise LoaderFencedError(name)
         if state is not None and state.last.load_id != self._identity.load_id:
             raise LoaderFencedError(name)
+        self._writer.end_forgotten(self._identity.topic, state, self._config.transaction_timeout_s)
         if state is not None:
             self.go_on_from(state)
         self._needs_recovery = False

@@ -277,6 +277,8 @@ class _Loader:
         state = self._catalog.load_state(self._choice.name, self._version, wait_s=wait_s)
         if self._version in self._catalog.versions(self._choice.name):  # another one was just finished
             raise DatasetExistsError(self._choice.name, self._version)
+        if last is not None:
+            self._writer.end_forgotten(last.topic, state, self._config.transaction_timeout_s)
         return state
 
     def _check_same_load(self, state: LoadState) -> None:

@@ -8,7 +8,8 @@ after each end, and before a transactional id is taken, the partitions are asked
 missing, it is written from here. docs/decisions/0034 tells what was seen.
 
 Which marker is right, the coordinator knows: it remembers how the last transaction ended, until the id is
-taken anew. So nothing is begun, and no id taken, before all partitions know.
+taken anew. So nothing is begun, and no id taken, before all partitions know. Where it has forgotten all the
+same, what the load has committed tells (`end_forgotten`).
 
 Tested in tests/fault/test_transaction_markers.py.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import kafka
@@ -40,6 +41,7 @@ from kafka.errors import (
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
+from dataset_catalog.manifest import Run
 from kafka_connection import BrokersUnreachableError, Connection
 from kafka_connection.clients import describe_brokers, may_pass, open_admin
 from kafka_connection.refusals import missing_permission
@@ -151,24 +153,39 @@ class TransactionMarkers:
 
         self._retry(step, timeout_s)
 
-    def check_none_open(self, topic: str, timeout_s: float) -> None:
-        """After the id was taken: no transaction may be open in a topic where nobody else writes.
+    def end_forgotten(self, topic: str, committed: Mapping[int, Sequence[Run]], timeout_s: float) -> None:
+        """After the id was taken: end what is open in a topic where nobody else writes, as its records count.
+
+        The coordinator can't tell any more: librdkafka takes an id anew by itself when it aborts, and its
+        loader may have died before it told a partition that missed the abort (decision 0055).
 
         Args:
             topic: That; one that is gone is passed over.
+            committed: Where its committed records are, by partition: those that the progress tells of, which
+                each transaction writes together with its records.
             timeout_s: How long the answer may take, in seconds.
 
         Raises:
-            UndecidedTransactionError: One is, and how it should end is forgotten.
+            UndecidedTransactionError: One is open that is not of this id.
             TransactionFailedError: Not all partitions could be asked by then.
-            MarkerRefusedError: Brokers don't let us ask.
+            MarkerRefusedError: Brokers don't let us ask or tell.
         """
 
         def step(admin: kafka.KafkaAdminClient) -> None:
             partitions = [TopicPartition(topic, ALL_PARTITIONS)]
             for found in _open_transactions(admin, partitions, pass_over_gone=True):
+                last = self._last(admin)
+                if last is None or last.state != TransactionState.EMPTY:
+                    raise ConcurrentTransactionsError(
+                        "another loader is at work, or this id is not known yet"
+                    )
+                self._check_coordinator(admin, last.coordinator_id)
                 offset = found.producer.current_transaction_start_offset
-                raise UndecidedTransactionError(topic, found.at.partition, offset)
+                if found.producer.producer_id != last.producer_id:
+                    raise UndecidedTransactionError(topic, found.at.partition, offset)
+                runs = committed.get(found.at.partition, ())
+                is_committed = any(run.first_offset <= offset < run.end_offset for run in runs)
+                _write_marker(admin, found, is_committed=is_committed)
 
         self._retry(step, timeout_s)
 

@@ -26,6 +26,7 @@ from kafka import TopicPartition
 from dataset_catalog.catalog import LOADS_TOPIC
 from dataset_catalog.encoding import RECORD_HEADER
 from dataset_catalog.manifest import Encoding, Run, runs_of_records
+from dataset_catalog.progress import LoadState
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
 from kafka_connection.refusals import missing_permission
@@ -146,7 +147,7 @@ class TransactionalWriter:
 
         Raises:
             TransactionFailedError: The brokers did not answer in time.
-            MarkerRefusedError, UndecidedTransactionError: What an earlier holder left can't be ended.
+            MarkerRefusedError: What an earlier holder left can't be ended.
         """
         self.close()
         is_packed = self._encoding == "packed"
@@ -168,8 +169,23 @@ class TransactionalWriter:
             written.append(TopicPartition(topic, ALL_PARTITIONS))
         self._markers.end_earlier(written, timeout_s)
         self._retried(self._producer.init_transactions, timeout_s)
-        if topic is not None:
-            self._markers.check_none_open(topic, timeout_s)
+
+    def end_forgotten(self, topic: str, state: LoadState | None, timeout_s: float) -> None:
+        """After `open`, before `begin`: end what is still open in a topic where only this id writes.
+
+        Args:
+            topic: As `open` takes it.
+            state: What is committed of the load, read after `open`; None if nothing is.
+            timeout_s: How long that may take, in seconds.
+
+        Raises:
+            TransactionFailedError: The brokers did not answer in time.
+            MarkerRefusedError, UndecidedTransactionError: It can't be ended.
+        """
+        committed: dict[int, tuple[Run, ...]] = {}
+        if state is not None and state.last.topic == topic:
+            committed = {each.partition: each.runs for each in state.partitions}
+        self._markers.end_forgotten(topic, committed, timeout_s)
 
     def close(self) -> None:
         """Give up what is open. The transactional id stays ours until somebody else takes it.

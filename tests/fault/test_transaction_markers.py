@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ from kafka.admin import TransactionState
 from kafka.errors import ConcurrentTransactionsError, NotCoordinatorError
 
 from dataset_catalog.committed_reader import OffsetRange, read_committed
+from dataset_catalog.manifest import PartitionRuns, Run
+from dataset_catalog.progress import LoadProgress, LoadState
 from dataset_catalog.topic_admin import TopicAdmin
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
@@ -348,6 +350,49 @@ def fenced_brokers(admin: KafkaAdminClient) -> set[int]:
     return ALL_BROKERS - {each["broker_id"] for each in describe_brokers(admin) if not each.get("is_fenced")}
 
 
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_what_the_coordinator_has_forgotten_the_progress_tells(place: Place, *, is_counted: bool) -> None:
+    """As when librdkafka takes the id anew by itself, to abort, and its loader dies at once."""
+    if place.cluster.kafka_version == KAFKA_VERSIONS[0]:
+        pytest.skip("Kafka 3.3 doesn't give the id away before all partitions know")
+    producer = place.producer()
+    place.kill()
+    if is_counted:
+        producer.commit_transaction(60)
+    del producer
+    taker = confluent_producer(place.cluster.connection, transactional_id=place.transactional_id)
+    taker.init_transactions(60)
+    place.restart()
+    state = load_state(place.topic, {p: [Run(0, 1, 1)] for p in range(NUM_PARTITIONS)} if is_counted else {})
+    with closing(place.writer()) as writer:
+        writer.end_forgotten(place.topic, state, 60)
+        assert place.committed() == ([b"by the dead"] * NUM_PARTITIONS if is_counted else [])
+        write(writer, place.topic, b"once")
+        writer.abort(60)
+
+
+def load_state(topic: str, runs: Mapping[int, Sequence[Run]]) -> LoadState:
+    last = LoadProgress(
+        name="load",
+        version=1,
+        load_id="0" * 16,
+        topic=topic,
+        topic_id="",
+        source_fingerprint="",
+        sequence=1,
+        num_samples=0,
+        num_records=0,
+        num_bytes=0,
+        checksum="0" * 32,
+        host="",
+        pid=0,
+        updated_at_s=0.0,
+        runs=runs,
+    )
+    partitions = tuple(PartitionRuns(p, each) for p, each in runs.items())
+    return LoadState(last=last, started_at_s=0.0, partitions=partitions)
+
+
 def test_a_transaction_of_which_nobody_knows_the_end_stops_the_load(place: Place) -> None:
     stranger = confluent_producer(
         place.cluster.connection, transactional_id=f"other-{place.transactional_id}"
@@ -357,9 +402,6 @@ def test_a_transaction_of_which_nobody_knows_the_end_stops_the_load(place: Place
     stranger.produce(place.topic, b"?", partition=1)
     assert stranger.flush(60) == 0
     words = r"Partition 1 of topic .* offset 0"
-    with (
-        closing(place.writer(is_open=False)) as writer,
-        pytest.raises(UndecidedTransactionError, match=words),
-    ):
-        writer.open(place.topic, 60)
+    with closing(place.writer()) as writer, pytest.raises(UndecidedTransactionError, match=words):
+        writer.end_forgotten(place.topic, None, 60)
     stranger.abort_transaction(60)

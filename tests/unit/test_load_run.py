@@ -44,6 +44,9 @@ class Brokers:
     def open(self, topic: str | None, timeout_s: float) -> None:  # noqa: ARG002
         self._is_id_taken = True
 
+    def end_forgotten(self, topic: str, state: LoadState | None, timeout_s: float) -> None:  # noqa: ARG002
+        assert self._is_id_taken, "open() comes first"
+
     def begin(self) -> None:
         assert self._is_id_taken, "open() comes first"
         self._open, self._sent = [], []
