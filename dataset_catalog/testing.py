@@ -33,6 +33,7 @@ from dataset_catalog.manifest import (
     encode_schema,
     runs_of_records,
 )
+from dataset_catalog.progress import LoadProgress
 from dataset_catalog.topic_admin import TopicAdmin, TopicDescription
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer, open_admin
@@ -125,6 +126,27 @@ def make_manifest(batch: pa.RecordBatch, placed: Iterable[PlacedRecord], **overr
         "created_at_s": 1_700_000_000.0,
     }
     return DatasetManifest(**(fields | overrides))
+
+
+def make_progress(**overrides: Any) -> LoadProgress:
+    """The first progress record of a load of that dataset; any field may be given another value."""
+    fields: dict[str, Any] = {
+        "name": "flowers",
+        "version": 1,
+        "load_id": LOAD_ID,
+        "topic": "flowers-1",
+        "topic_id": str(uuid.UUID(int=7)),
+        "source_fingerprint": "f" * 16,
+        "sequence": 0,
+        "num_samples": 0,
+        "num_records": 0,
+        "num_bytes": 0,
+        "checksum": format_checksum(0),
+        "host": "elsewhere",
+        "pid": 17,
+        "updated_at_s": 1_700_000_000.0,
+    }
+    return LoadProgress(**(fields | overrides))
 
 
 def write_dataset(

@@ -18,7 +18,8 @@ from kafka.errors import ConcurrentTransactionsError, NotCoordinatorError
 
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.manifest import PartitionRuns, Run
-from dataset_catalog.progress import LoadProgress, LoadState
+from dataset_catalog.progress import LoadState
+from dataset_catalog.testing import make_progress
 from dataset_catalog.topic_admin import TopicAdmin
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
@@ -372,25 +373,9 @@ def test_what_the_coordinator_has_forgotten_the_progress_tells(place: Place, *, 
 
 
 def load_state(topic: str, runs: Mapping[int, Sequence[Run]]) -> LoadState:
-    last = LoadProgress(
-        name="load",
-        version=1,
-        load_id="0" * 16,
-        topic=topic,
-        topic_id="",
-        source_fingerprint="",
-        sequence=1,
-        num_samples=0,
-        num_records=0,
-        num_bytes=0,
-        checksum="0" * 32,
-        host="",
-        pid=0,
-        updated_at_s=0.0,
-        runs=runs,
-    )
     partitions = tuple(PartitionRuns(p, each) for p, each in runs.items())
-    return LoadState(last=last, started_at_s=0.0, partitions=partitions)
+    last = make_progress(topic=topic, sequence=1, runs=runs)
+    return LoadState(last=last, started_at_s=last.updated_at_s, partitions=partitions)
 
 
 def test_a_transaction_of_which_nobody_knows_the_end_stops_the_load(place: Place) -> None:

@@ -15,7 +15,7 @@ from dataset_catalog.catalog import LOADS_TOPIC, Catalog
 from dataset_catalog.errors import LoadInProgressError, OpenTransactionError, UnknownDatasetError
 from dataset_catalog.manifest import Run
 from dataset_catalog.progress import LoadProgress
-from dataset_catalog.testing import create_topic, make_batch, make_manifest
+from dataset_catalog.testing import create_topic, make_batch, make_manifest, make_progress
 from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
@@ -25,22 +25,7 @@ def _begin(connection: Connection, topic: str) -> LoadProgress:
     """The first progress record of a load by a process that ended; its topic exists."""
     created = create_topic(connection, topic, num_partitions=1)
     Catalog(connection).ensure_internal_topics()
-    return LoadProgress(
-        name=topic,
-        version=1,
-        load_id="0123456789abcdef",
-        topic=topic,
-        topic_id=created.topic_id,
-        source_fingerprint="f",
-        sequence=0,
-        num_samples=0,
-        num_records=0,
-        num_bytes=0,
-        checksum="0" * 32,
-        host="elsewhere",
-        pid=1,
-        updated_at_s=time.time() - 3600,
-    )
+    return make_progress(name=topic, topic=topic, topic_id=created.topic_id, updated_at_s=time.time() - 3600)
 
 
 def _next(last: LoadProgress, offset: int) -> LoadProgress:

@@ -19,7 +19,7 @@ from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.encoding import RECORD_HEADER, decode_value, parse_record_header
 from dataset_catalog.errors import DatasetExistsError, LoadInProgressError, UnknownDatasetError
 from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.progress import LoadProgress
+from dataset_catalog.testing import make_progress
 from dataset_catalog.verify import verify
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer, open_admin
@@ -317,22 +317,7 @@ def tell_progress(connection: Connection, name: str, *, host: str, age_s: float)
     """What a loader on another host would have written a while ago."""
     catalog = Catalog(connection)
     catalog.ensure_internal_topics()
-    told = LoadProgress(
-        name=name,
-        version=1,
-        load_id="00" * 8,
-        topic="nowhere",
-        topic_id="0f0f0f0f-0f0f-0f0f-0f0f-0f0f0f0f0f0f",
-        source_fingerprint="",
-        sequence=0,
-        num_samples=0,
-        num_records=0,
-        num_bytes=0,
-        checksum="0" * 32,
-        host=host,
-        pid=4321,
-        updated_at_s=time.time() - age_s,
-    )
+    told = make_progress(name=name, topic="nowhere", host=host, pid=4321, updated_at_s=time.time() - age_s)
     producer = confluent_producer(connection)
     key, value = told.to_record()
     producer.produce(LOADS_TOPIC, value, key, partition=0)

@@ -9,21 +9,12 @@ from hypothesis import strategies as st
 from dataset_catalog.errors import CorruptProgressError
 from dataset_catalog.manifest import PartitionRuns, Run, runs_of_records
 from dataset_catalog.progress import LoadProgress, ProgressKey, fold_progress
+from dataset_catalog.testing import make_progress
 
-BEGIN = LoadProgress(
-    name="flowers",
+BEGIN = make_progress(
     version=2,
     load_id="00ff00ff00ff00ff",
     topic="flowers-2",
-    topic_id="91c32d74-c864-4525-b2eb-7a5962ad81b5",
-    source_fingerprint="abc",
-    sequence=0,
-    num_samples=0,
-    num_records=0,
-    num_bytes=0,
-    checksum="0" * 32,
-    host="here",
-    pid=17,
     updated_at_s=1000.0,
     facts={"seed": 0, "paths": ["a.csv"]},
 )

@@ -7,28 +7,13 @@ import sys
 
 from dataset_catalog.liveness import RECENT_S, may_be_loading
 from dataset_catalog.progress import LoadProgress
+from dataset_catalog.testing import make_progress
 
 NOW_S = 1_000_000.0
 
 
 def _last(*, host: str, pid: int, age_s: float = 1.0, is_complete: bool = False) -> LoadProgress:
-    return LoadProgress(
-        name="flowers",
-        version=1,
-        load_id="0" * 16,
-        topic="flowers-1",
-        topic_id="id",
-        source_fingerprint="f",
-        sequence=1,
-        num_samples=0,
-        num_records=0,
-        num_bytes=0,
-        checksum="0" * 32,
-        host=host,
-        pid=pid,
-        updated_at_s=NOW_S - age_s,
-        is_complete=is_complete,
-    )
+    return make_progress(host=host, pid=pid, updated_at_s=NOW_S - age_s, is_complete=is_complete)
 
 
 def test_a_process_of_this_host_that_ended_loads_nothing() -> None:
