@@ -8,19 +8,23 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
 import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import TransactionState
 from kafka.errors import ConcurrentTransactionsError, NotCoordinatorError
 
+from dataset_catalog.catalog import Catalog
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.manifest import PartitionRuns, Run
 from dataset_catalog.progress import LoadState
 from dataset_catalog.testing import make_progress
 from dataset_catalog.topic_admin import TopicAdmin
+from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
 from kafka_connection import Connection
@@ -28,6 +32,7 @@ from kafka_connection.clients import confluent_producer, describe_brokers, open_
 from kafka_plugin import transactional_writer
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.errors import TransactionFailedError, UndecidedTransactionError
+from kafka_plugin.loader import load_dataset
 from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers, _open_transactions
 from kafka_plugin.transactional_writer import TransactionalWriter
 
@@ -74,9 +79,7 @@ class Place:
 
     def wait_until_missed(self) -> None:
         with open_admin(self.cluster.connection) as admin:
-            self.wait_until(
-                lambda: admin.describe_topics([self.topic])[0]["partitions"][0]["leader_id"] == -1
-            )
+            self.wait_until(lambda: -1 in leaders(admin, self.topic))
 
     def restart(self) -> None:
         """Have the broker back, once the coordinator believes that all is told, or waits for it."""
@@ -118,6 +121,11 @@ def find_coordinator(
 def is_in_sync(admin: KafkaAdminClient, topic: str) -> bool:
     (found,) = admin.describe_topics([topic])
     return all(sorted(each["isr_nodes"]) == sorted(each["replica_nodes"]) for each in found["partitions"])
+
+
+def leaders(admin: KafkaAdminClient, topic: str) -> list[int]:
+    (found,) = admin.describe_topics([topic])
+    return [each["leader_id"] for each in found["partitions"]]
 
 
 def write(writer: TransactionalWriter, topic: str, value: bytes, *, first_partition: int = 0) -> None:
@@ -351,8 +359,7 @@ def fenced_brokers(admin: KafkaAdminClient) -> set[int]:
     return ALL_BROKERS - {each["broker_id"] for each in describe_brokers(admin) if not each.get("is_fenced")}
 
 
-@pytest.mark.parametrize("is_counted", [False, True])
-def test_what_the_coordinator_has_forgotten_the_progress_tells(place: Place, *, is_counted: bool) -> None:
+def die_forgotten(place: Place, *, is_counted: bool) -> None:
     """As when librdkafka takes the id anew by itself, to abort, and its loader dies at once."""
     if place.cluster.kafka_version == KAFKA_VERSIONS[0]:
         pytest.skip("Kafka 3.3 doesn't give the id away before all partitions know")
@@ -364,6 +371,11 @@ def test_what_the_coordinator_has_forgotten_the_progress_tells(place: Place, *, 
     taker = confluent_producer(place.cluster.connection, transactional_id=place.transactional_id)
     taker.init_transactions(60)
     place.restart()
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_what_the_coordinator_has_forgotten_the_progress_tells(place: Place, *, is_counted: bool) -> None:
+    die_forgotten(place, is_counted=is_counted)
     state = load_state(place.topic, {p: [Run(0, 1, 1)] for p in range(NUM_PARTITIONS)} if is_counted else {})
     with closing(place.writer()) as writer:
         writer.end_forgotten(place.topic, state, 60)
@@ -376,6 +388,38 @@ def load_state(topic: str, runs: Mapping[int, Sequence[Run]]) -> LoadState:
     partitions = tuple(PartitionRuns(p, each) for p, each in runs.items())
     last = make_progress(topic=topic, sequence=1, runs=runs)
     return LoadState(last=last, started_at_s=last.updated_at_s, partitions=partitions)
+
+
+def test_a_load_goes_on_after_a_transaction_that_its_coordinator_has_forgotten(place: Place) -> None:
+    connection, name = place.cluster.connection, f"dataset-{place.transactional_id}"
+    load = partial(
+        load_dataset,
+        {"n": np.arange(20_000)},
+        name,
+        connection=connection,
+        partitions=NUM_PARTITIONS,
+        replication=1,
+        config=LoaderConfig(transaction_bytes=4_000, block_bytes=1_000, transaction_timeout_s=30),
+    )
+
+    def stop_half_way(num_sent: int, *_: int) -> None:
+        if num_sent > 10_000:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        load(progress=stop_half_way)
+    (begun,) = [each.last for each in Catalog(connection).unfinished() if each.last.name == name]
+    assert 0 < begun.num_samples < 20_000
+    transactional_id = f"evenload.load.{name}"
+    coordinator = find_coordinator(connection, transactional_id, place.wait_until)
+    with open_admin(connection) as admin:
+        doomed = next(broker for broker in leaders(admin, begun.topic) if broker != coordinator)
+    loads = replace(place, transactional_id=transactional_id, topic=begun.topic, doomed_broker=doomed)
+    die_forgotten(loads, is_counted=False)
+
+    manifest = load()
+    assert manifest.load_id == begun.load_id
+    assert verify(connection, manifest).is_clean
 
 
 def test_a_transaction_of_which_nobody_knows_the_end_stops_the_load(place: Place) -> None:
