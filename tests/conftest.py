@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -65,6 +66,17 @@ DEFAULT_TEST_DATA = Path(__file__).parents[2] / "shared" / "data"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest come first, so that no worker waits for one at the end."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ray_folder() -> Iterator[None]:
+    """Ray leaves a folder for each of its sessions; here they go when the tests are over."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("RAY_TMPDIR", folder)
+        yield
 
 
 @pytest.fixture(scope="session")

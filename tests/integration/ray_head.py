@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from functools import partial
 
 import ray
+from ray._private import parameter
 
 
 def main() -> None:
+    # Any free port for its agent, which takes jobs, as another cluster may have the usual one. `ray.init`
+    # has no option for it.
+    parameter.RayParams = partial(  # type: ignore[assignment,misc]
+        parameter.RayParams, dashboard_agent_listen_port=0
+    )
     context = ray.init(
         address="local",
         num_cpus=4,

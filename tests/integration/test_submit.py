@@ -39,8 +39,12 @@ def ray_head() -> Iterator[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # Without idle workers that each job would have Ray start in advance.
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"},
+        env={
+            **os.environ,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_prestart_worker_first_driver": "0",  # idle workers, which it would start for each job
+            "TMPDIR": os.environ["RAY_TMPDIR"],  # Ray ends its dashboard before that can delete its socket
+        },
     )
     assert head.stdin is not None
     assert head.stdout is not None
