@@ -53,7 +53,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run: a newly found one is a matter for whoever looks for it, with another seed.
-hypothesis.settings.register_profile("evenload", derandomize=True)
+# How long one takes, or takes to be drawn, says more about the machine than about what is tested.
+hypothesis.settings.register_profile(
+    "evenload",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("evenload")
 
 NUM_GUARDED_BROKERS = 3
