@@ -6,16 +6,14 @@ Kafka's fencing of the older transactional id.
 
 from __future__ import annotations
 
-import os
-import socket
-
+from dataset_catalog.process_identity import is_running
 from dataset_catalog.progress import LoadProgress
 
 RECENT_S = 30.0  # a load commits at least each 5 s; brokers that fail over hold it up for some more
 
 
 def may_be_loading(last: LoadProgress, *, now_s: float, recent_s: float = RECENT_S) -> bool:
-    """False when the load is complete, silent for `recent_s`, or its process on this host has ended.
+    """False when the load is complete, silent for `recent_s`, or its process is known to have ended.
 
     A date that is further ahead than `recent_s` counts as silence too: a dead host whose clock was wrong
     would hold up everybody else until then. So clocks have to agree to within that, either way.
@@ -27,14 +25,4 @@ def may_be_loading(last: LoadProgress, *, now_s: float, recent_s: float = RECENT
     """
     if last.is_complete or abs(now_s - last.updated_at_s) > recent_s:
         return False
-    return last.host != socket.gethostname() or _is_running(last.pid)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return is_running(last.process) is not False

@@ -70,6 +70,7 @@ class LoadProgress:
     host: str
     pid: int
     updated_at_s: float  # seconds since 1970
+    process: str = ""  # which one that is, as process_identity.py says it; unknown in older records
     is_complete: bool = False  # all of the source is written; only the manifest may be missing
     runs: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # by partition, added by this transaction
     facts: Mapping[str, JsonValue] = field(

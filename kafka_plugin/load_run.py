@@ -32,6 +32,7 @@ from dataset_catalog.catalog import LOADS_TOPIC, Catalog
 from dataset_catalog.encoding import format_checksum
 from dataset_catalog.errors import CatalogError, CatalogUnavailableError, OpenTransactionError
 from dataset_catalog.manifest import Run
+from dataset_catalog.process_identity import this_process
 from dataset_catalog.progress import LoadProgress, LoadState, ProgressKey
 from kafka_connection import BrokersUnreachableError, Connection, KafkaConnectionError
 from kafka_plugin.config import LoaderConfig
@@ -342,6 +343,7 @@ class LoadRun:
             checksum=format_checksum(totals.checksum),
             host=socket.gethostname(),
             pid=os.getpid(),
+            process=this_process(),
             updated_at_s=time.time(),
             is_complete=totals.is_complete,
             runs=runs,

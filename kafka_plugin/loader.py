@@ -51,6 +51,7 @@ from dataset_catalog.manifest import (
     ValueFormat,
     check_dataset_name,
 )
+from dataset_catalog.process_identity import this_process
 from dataset_catalog.progress import LoadProgress, LoadState
 from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import (
@@ -239,7 +240,7 @@ class _Loader:
 
     def _refuse_if_alive(self, last: LoadProgress) -> None:
         """A second loader must not stop the first by accident, which taking its id would do."""
-        if last.host == socket.gethostname() and last.pid == os.getpid():
+        if last.process and last.process == this_process():
             return  # a load of this process that ended early; two at a time are refused elsewhere
         now_s = time.time()
         if may_be_loading(last, now_s=now_s, recent_s=self._config.recent_s):
