@@ -26,9 +26,11 @@ def test_it_is_ready_when_there_is_a_fresh_snapshot_and_says_why_it_is_not(
     async def test() -> None:
         cluster = new_cluster()
         cluster.killed |= {1, 2, 3}
-        async with serving(cluster=cluster, is_measured=False) as served:
+        nobody_waits = ServiceConfig(measure_wait_s=0.05)
+        async with serving(nobody_waits, cluster=cluster, is_measured=False) as served:
             assert (await served.client.get("/healthz")).status == 200
-            await asyncio.sleep(0.05)
+            while not served.service.collector.statistics.failures:
+                await asyncio.sleep(0.01)
             sentence = "nothing has been measured yet; cluster_metadata: connection refused"
             assert await served.error(await served.client.get("/readyz"), 503) == sentence
             assert await served.error(await served.client.get("/v1/snapshot"), 503) == sentence

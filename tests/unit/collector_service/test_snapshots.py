@@ -23,7 +23,9 @@ from telemetry_collector.service.wire import decode_answer
 from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
-SELDOM = CollectorConfig(interval_s=600.0, full_interval_s=600.0, age_max_s=1000.0, deadline_s=0.2)
+SELDOM = CollectorConfig(
+    interval_s=3600.0, full_interval_s=3600.0, age_max_s=10_000.0, deadline_s=60.0, full_deadline_s=60.0
+)
 
 # What conftest.py makes.
 Serving = Callable[..., Any]
@@ -123,7 +125,7 @@ def test_the_age_is_counted_to_the_requests_arrival(serving: Serving, run: Run) 
     async def test() -> None:
         async with serving() as served:
             first = await served.snapshot()
-            assert 0 <= first.age_s < 10
+            assert first.age_s >= 0
             assert (await served.snapshot()).age_s > first.age_s
             assert (await served.snapshot("?max_age_s=0")).age_s <= 0  # measured while it waited
 
@@ -136,7 +138,7 @@ def test_many_who_want_it_measured_anew_share_measurements(run: Run, new_cluster
         layout, log_dirs = cluster.sources()
         with Collector(CONNECTION, SELDOM, [], sources=[layout, log_dirs]) as collector:
             await asyncio.to_thread(collector.snapshot)
-            service = CollectorService(collector)
+            service = CollectorService(collector, ServiceConfig(measure_wait_s=60.0))
             assert isinstance(log_dirs, FakeSource)
             before = len(log_dirs.questions)
             await asyncio.gather(*(service.measure() for _ in range(100)))

@@ -21,9 +21,11 @@ from telemetry_collector.weights import Weights
 from telemetry_collector.weights_file import WeightsFile
 
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
-SELDOM = CollectorConfig(interval_s=600.0, full_interval_s=600.0, age_max_s=1000.0, deadline_s=0.2)
+SELDOM = CollectorConfig(
+    interval_s=3600.0, full_interval_s=3600.0, age_max_s=10_000.0, deadline_s=60.0, full_deadline_s=60.0
+)
 TOKEN = {"Authorization": "Bearer secret"}
-CONFIG = ServiceConfig(token=SecretStr("secret"), measure_wait_s=0.5, weights_poll_s=0.05)
+CONFIG = ServiceConfig(token=SecretStr("secret"), weights_poll_s=0.05)
 
 # What conftest.py makes.
 Serving = Callable[..., Any]
@@ -136,7 +138,7 @@ def test_weights_that_were_set_while_the_file_was_looked_at_stay_in_force(
         def latest(self) -> Weights | None:
             found = super().latest()
             looking.release()
-            assert may_go_on.acquire(timeout=10)
+            assert may_go_on.acquire(timeout=60)
             return found
 
     async def test() -> None:
