@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kafka_connection import Connection
@@ -49,6 +50,7 @@ class Collector(SnapshotThread):
         publish: told of each snapshot too, in the collector's thread.
         is_for_many: whether topics are named by others: one that may not be described is then left out and
             said in a warning, where it would else be the reason why nothing is measured.
+        clock: monotonic seconds, of which ages are made.
     """
 
     def __init__(
@@ -61,8 +63,9 @@ class Collector(SnapshotThread):
         more_sources: Sequence[Source] = (),
         publish: Callable[[Assembled], None] | None = None,
         is_for_many: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(connection, config, thread_name="evenload-collector")
+        super().__init__(connection, config, thread_name="evenload-collector", clock=clock)
         self._topics = None if topics is None else frozenset(topics)
         self._given_sources = sources
         self._more_sources = more_sources
@@ -166,6 +169,7 @@ class Collector(SnapshotThread):
                     publish=self._publish,
                     counter=self._counter,
                     rng=rng,
+                    clock=self._clock,
                 )
                 if not self._begin(measuring.stop):
                     return

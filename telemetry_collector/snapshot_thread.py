@@ -38,12 +38,21 @@ class SnapshotThread(ABC):
         connection: how the cluster is reached.
         config: how often to ask and how long to wait.
         thread_name: as debuggers show it.
+        clock: monotonic seconds, of which ages are made.
     """
 
-    def __init__(self, connection: Connection, config: CollectorConfig | None, *, thread_name: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        config: CollectorConfig | None,
+        *,
+        thread_name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._connection = connection
         self._config = config or CollectorConfig()
-        self.cache = SnapshotCache(self._config.age_max_s)
+        self._clock = clock
+        self.cache = SnapshotCache(self._config.age_max_s, monotonic_clock=clock)
         self._thread_name = thread_name
         self._news = threading.Condition()  # guards what follows
         self._assembled: Assembled | None = None
@@ -119,7 +128,7 @@ class SnapshotThread(ABC):
         """
         if max_age_s is None:
             max_age_s = self._config.age_max_s
-        needed_at_s = time.monotonic() - max_age_s
+        needed_at_s = self._clock() - max_age_s
         with self._news:
             self.check_runs()
             if (assembled := self._newer_than(needed_at_s)) is not None:
@@ -166,7 +175,7 @@ class SnapshotThread(ABC):
             loop.call_soon_threadsafe(act)
 
     def _publish(self, assembled: Assembled) -> None:
-        self.cache.put(assembled.snapshot, time.monotonic() - assembled.measured_at_s)
+        self.cache.put(assembled.snapshot, self._clock() - assembled.measured_at_s)
         with self._news:
             self._assembled = assembled
             self._news.notify_all()

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kafka_connection import Connection
@@ -47,6 +48,7 @@ class RemoteCollector(SnapshotThread):
         config: how often to ask, how long to wait, how old an answer may be.
         topics: the topics whose layout and sizes matter; None: all that the service measures.
         make_sources: whom to ask instead of the cluster's brokers (for tests), made anew each time.
+        clock: monotonic seconds, of which ages are made.
     """
 
     def __init__(
@@ -56,10 +58,11 @@ class RemoteCollector(SnapshotThread):
         topics: Collection[str] | None = None,
         *,
         make_sources: Callable[[], Sequence[Source]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if connection.collector_url is None:
             raise ValueError("the connection names no collector service (collector_url)")
-        super().__init__(connection, config, thread_name="evenload-remote-collector")
+        super().__init__(connection, config, thread_name="evenload-remote-collector", clock=clock)
         self._url = connection.collector_url
         self._topics = None if topics is None else frozenset(topics)
         self._make_sources = make_sources
@@ -141,6 +144,7 @@ class RemoteCollector(SnapshotThread):
                     listener=self,
                     counter=self._counter,
                     rng=rng,
+                    clock=self._clock,
                 )
                 if not self._begin(polling.stop):
                     return
@@ -167,7 +171,12 @@ class RemoteCollector(SnapshotThread):
             sources = None if self._make_sources is None else self._make_sources()
             with self._news:
                 self._own = Collector(
-                    self._connection, self._config, self._topics, sources=sources, publish=self._publish
+                    self._connection,
+                    self._config,
+                    self._topics,
+                    sources=sources,
+                    publish=self._publish,
+                    clock=self._clock,
                 )
             self._own.start()
         else:

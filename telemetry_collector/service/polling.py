@@ -71,6 +71,7 @@ class Polling:
         listener: told of what comes of it.
         counter: counts answers and failures.
         rng: decides about jitter and backoff.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Polling:
         listener: Listener,
         counter: StatisticsCounter,
         rng: random.Random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._requests = requests
         self._config = config
         self._topics = topics
@@ -159,7 +162,7 @@ class Polling:
         while True:
             self._wake.clear()
             await self._ask()
-            now_s = time.monotonic()
+            now_s = self._clock()
             wait_s = self._ticks.next_after(now_s) - now_s
             if self._num_failures:
                 wait_s = backoff_s(
@@ -191,7 +194,7 @@ class Polling:
 
     async def _ask_service(self, cluster_id: str) -> None:
         max_age_s, self._max_age_s = self._max_age_s, None
-        sent_at_s, sent_wall_s = time.monotonic(), time.time()
+        sent_at_s, sent_wall_s = self._clock(), time.time()
         question = topics, own_loads = self._topics(), frozenset(self._own_loads)
         tag = self._tag_by_question.get(question)
         tagged = await self._requests.snapshot(topics, without_loads=own_loads, max_age_s=max_age_s, tag=tag)
@@ -210,7 +213,7 @@ class Polling:
         if not answer.snapshot.brokers:
             raise ServiceUnusableError("its snapshot names no broker")
         # It was measured so long before the request arrived there, and that was after it was sent.
-        measured_at_s = min(sent_at_s - answer.age_s, time.monotonic())
+        measured_at_s = min(sent_at_s - answer.age_s, self._clock())
         self._check_age(measured_at_s)
         if not own_loads.issuperset(self._own_loads):
             # What a load of ours has announced meanwhile may be in this answer, as if others had.
@@ -237,7 +240,7 @@ class Polling:
         )
 
     def _check_age(self, measured_at_s: float) -> None:
-        age_s = time.monotonic() - measured_at_s
+        age_s = self._clock() - measured_at_s
         if age_s > self._usable_age_s:
             raise ServiceUnusableError(f"its latest measurement is {age_s:.0f} s old")
 
@@ -264,7 +267,7 @@ class Polling:
         self._intents.clear()
         self._reports.clear()
         known = self._measured_at_s
-        is_old = known is None or time.monotonic() - known > self._usable_age_s
+        is_old = known is None or self._clock() - known > self._usable_age_s
         if is_old and not self._is_without:
             self._is_without = True
             await self._listener.go_without(reason)

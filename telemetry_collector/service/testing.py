@@ -29,7 +29,7 @@ __all__ = ["FakeService"]
 _START_TIMEOUT_S = 10.0
 _BOMB_BYTES = 16 << 20
 _OFTEN = CollectorConfig(
-    interval_s=0.05, full_interval_s=0.05, deadline_s=0.2, age_max_s=1.0, backoff_initial_s=0.05
+    interval_s=0.05, full_interval_s=0.05, deadline_s=0.2, age_max_s=60.0, backoff_initial_s=0.05
 )
 _OFTEN_ENOUGH = CollectorConfig(interval_s=0.3, full_interval_s=1.0)
 

@@ -20,9 +20,17 @@ from telemetry_collector.service.testing import FakeService
 from telemetry_collector.testing import FakeCluster, make_snapshot
 
 CONFIG = CollectorConfig(
-    interval_s=0.05, full_interval_s=0.05, deadline_s=0.5, age_max_s=1.0, backoff_initial_s=0.05
+    interval_s=0.05, full_interval_s=0.05, deadline_s=0.5, age_max_s=120.0, backoff_initial_s=0.05
 )
-SLOW = CollectorConfig(interval_s=600.0, full_interval_s=600.0, age_max_s=1000.0, deadline_s=0.5)
+# It measures once, and then when it is told to; no answer is given up because the machine is busy.
+SLOW = CollectorConfig(
+    interval_s=3600.0,
+    full_interval_s=3600.0,
+    age_max_s=10_000.0,
+    deadline_s=60.0,
+    full_deadline_s=60.0,
+    straggler_wait_s=60.0,
+)
 NOWHERE = Connection(bootstrap_servers="127.0.0.1:1")
 
 MakeCollector = Callable[..., AnyCollector]
@@ -51,9 +59,11 @@ def make(request: pytest.FixtureRequest, cluster: FakeCluster) -> Iterator[MakeC
 
 
 def test_a_snapshot_is_measured_after_the_call_when_nothing_older_will_do(
-    make: MakeCollector, cluster: FakeCluster
+    make: MakeCollector, cluster: FakeCluster, wait_until: WaitUntil
 ) -> None:
     with make(SLOW) as collector:
+        # Who asks before there is a snapshot has everything measured again.
+        wait_until(lambda: collector._assembled is not None)
         first = collector.snapshot()
         cluster.snapshot = make_snapshot([101, 200, 300])
         assert collector.snapshot(max_age_s=60.0) is first
@@ -106,28 +116,45 @@ def test_a_broker_that_went_silent_has_been_so_for_as_long_by_our_own_clock(
         wait_until(lambda: not collector.snapshot().brokers[2].is_reachable)
         since_s = collector.snapshot().brokers[2].unreachable_since_s
         assert since_s is not None
-        assert before_s - 0.5 <= since_s <= time.time()
+        # A question that was on its way then may have been asked before; other clocks are years away.
+        assert before_s - 60 <= since_s <= time.time()
 
 
-def test_without_an_answer_in_time_the_error_says_why(make: MakeCollector, cluster: FakeCluster) -> None:
+def test_without_an_answer_in_time_the_error_says_why(
+    make: MakeCollector, cluster: FakeCluster, wait_until: WaitUntil
+) -> None:
     cluster.killed |= {1, 2, 3}
-    with make() as collector, pytest.raises(NoFreshSnapshotError, match="connection refused") as raised:
-        collector.snapshot(timeout_s=0.5)
+    with make() as collector:
+        wait_until(lambda: "connection refused" in str(collector.statistics.failures))
+        with pytest.raises(NoFreshSnapshotError, match="connection refused") as raised:
+            collector.snapshot(timeout_s=0.05)
     assert raised.value.bootstrap_servers == "127.0.0.1:1"
 
 
-def test_nobody_waits_for_what_is_told(make: MakeCollector) -> None:
-    collector = make()
-    report = RouteReport(producer="p", topic="t", shares={0: 1.0})
-    intent = Intent(load="l", topic="t", bytes_by_broker={1: 10})
-    for act in (collector.start, collector.close):
-        began_s = time.perf_counter()
-        collector.announce(intent)
+def test_nobody_waits_for_what_is_told(make: MakeCollector, wait_until: WaitUntil) -> None:
+    may_go_on, is_held, has_gone_on = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        may_go_on.wait(60)
+        has_gone_on.set()
+
+    def tell() -> None:
+        collector.announce(Intent(load="l", topic="t", bytes_by_broker={1: 10}))
         collector.withdraw("l")
-        collector.report([report])
+        collector.report([RouteReport(producer="p", topic="t", shares={0: 1.0})])
         assert collector.weights is None
-        assert time.perf_counter() - began_s < 0.2
-        act()
+
+    collector = make()
+    tell()  # before the start
+    with collector:
+        wait_until(lambda: collector._loop is not None)
+        collector._in_loop(hold)
+        assert is_held.wait(60)
+        tell()
+        assert not has_gone_on.is_set()
+        may_go_on.set()
+    tell()
 
 
 def test_closing_leaves_no_thread_and_the_last_snapshot(make: MakeCollector) -> None:
@@ -167,7 +194,7 @@ def test_closing_wakes_whoever_waits_for_a_snapshot(make: MakeCollector, cluster
     waiting = threading.Thread(target=wait)
     waiting.start()
     collector.close()
-    waiting.join(5.0)
+    waiting.join(60.0)
     assert not waiting.is_alive()
     assert len(raised) == 1
 

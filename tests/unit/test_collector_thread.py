@@ -14,8 +14,11 @@ from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
 CONFIG = CollectorConfig(
-    interval_s=0.05, full_interval_s=0.05, deadline_s=0.1, age_max_s=0.5, backoff_initial_s=0.05
+    interval_s=0.05, full_interval_s=0.05, deadline_s=0.1, age_max_s=120.0, backoff_initial_s=0.05
 )
+
+
+WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 def _cluster() -> FakeCluster:
@@ -26,11 +29,15 @@ def _collector(cluster: FakeCluster) -> Collector:
     return Collector(CONNECTION, CONFIG, sources=cluster.sources())
 
 
-def test_without_an_answer_in_time_the_error_says_what_each_question_failed_of() -> None:
+def test_without_an_answer_in_time_the_error_says_what_each_question_failed_of(
+    wait_until: WaitUntil,
+) -> None:
     cluster = _cluster()
     cluster.killed |= {1, 2, 3}
-    with _collector(cluster) as collector, pytest.raises(NoFreshSnapshotError) as raised:
-        collector.snapshot(timeout_s=0.5)
+    with _collector(cluster) as collector:
+        wait_until(lambda: "cluster_metadata" in collector.statistics.failures)
+        with pytest.raises(NoFreshSnapshotError) as raised:
+            collector.snapshot(timeout_s=0.05)
     assert raised.value.bootstrap_servers == "127.0.0.1:1"
     assert raised.value.reasons["cluster_metadata"] == "connection refused"
 
@@ -89,16 +96,15 @@ def test_a_failure_of_the_loop_itself_reaches_the_caller_and_the_cache_grows_sta
         collector.refresh()  # the produce path never raises because telemetry is bad
 
 
-def test_faults_of_a_source_are_counted_and_the_collector_goes_on(
-    wait_until: Callable[[Callable[[], bool]], None],
-) -> None:
+def test_faults_of_a_source_are_counted_and_the_collector_goes_on(wait_until: WaitUntil) -> None:
     cluster = _cluster()
     layout, log_dirs = cluster.sources()
     assert isinstance(log_dirs, FakeSource)
     log_dirs.fault = ZeroDivisionError("a bug")
     with Collector(CONNECTION, CONFIG, sources=[layout, log_dirs]) as collector:
+        wait_until(lambda: "ZeroDivisionError" in str(collector.statistics.failures))
         with pytest.raises(NoFreshSnapshotError, match="ZeroDivisionError"):
-            collector.snapshot(timeout_s=0.3)
+            collector.snapshot(timeout_s=0.05)
         assert collector.statistics.num_faults["log_dirs"] > 0
         log_dirs.fault = None
         # The first measurement may have asked some brokers before.

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -27,8 +26,8 @@ from telemetry_collector.service.running import serve
 from telemetry_collector.testing import FakeCluster, make_snapshot
 from telemetry_collector.weights import Weights
 
-# It takes half a second by itself; a push that is waited for takes ten.
-SOON_S = 3.0
+# What hangs does so for longer than a busy machine takes for anything else.
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_a_service_whose_collector_has_failed_ends_with_the_reason() -> None:
         connection = Connection(bootstrap_servers="127.0.0.1:1")
         with Collector(connection, sources=cluster.sources(), publish=broken) as collector:
             service = CollectorService(collector, ServiceConfig(weights_poll_s=0.01))
-            await asyncio.wait_for(service.keep_house(), 5)
+            await asyncio.wait_for(service.keep_house(), PATIENCE_S)
 
     with pytest.raises(CollectorClosedError, match=r"it failed .*a bug"):
         asyncio.run(run())
@@ -63,22 +62,20 @@ def test_a_score_function_that_hangs_while_somebody_looks_does_not_keep_it_from_
 ) -> None:
     sources = FakeCluster(make_snapshot([100])).sources()
     monkeypatch.setattr(running, "Collector", partial(Collector, sources=sources))
-    is_asked, is_over = threading.Event(), threading.Event()
-    stopped_at_s = 0.0
+    is_asked, is_over, has_answered = threading.Event(), threading.Event(), threading.Event()
 
     def explain(snapshot: ClusterSnapshot, weights: Weights) -> Explanation:  # noqa: ARG001 - as it is asked
         is_asked.set()
-        is_over.wait(5)
+        is_over.wait(PATIENCE_S)
+        has_answered.set()
         return Explanation()
 
     async def look(url: str) -> None:
-        nonlocal stopped_at_s
         async with aiohttp.ClientSession() as client:
             while (await client.get(f"{url}/readyz")).status != 200:
                 await asyncio.sleep(0.01)
             looking = asyncio.create_task(client.get(f"{url}/v1/overview"))
-            await asyncio.to_thread(is_asked.wait, 5)
-            stopped_at_s = time.monotonic()
+            await asyncio.to_thread(is_asked.wait, PATIENCE_S)
             os.kill(os.getpid(), signal.SIGTERM)
             with contextlib.suppress(aiohttp.ClientError):
                 await looking
@@ -96,20 +93,20 @@ def test_a_score_function_that_hangs_while_somebody_looks_does_not_keep_it_from_
         await asyncio.gather(*clients)
 
     asyncio.run(run())
-    assert time.monotonic() - stopped_at_s < SOON_S
+    assert not has_answered.is_set()
     is_over.set()
 
 
-def test_nobody_who_does_not_answer_keeps_it_from_stopping(dead_address: str, silent_address: str) -> None:
-    stopped_at_s = 0.0
+def test_nobody_who_does_not_answer_keeps_it_from_stopping(
+    dead_address: str, silent_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", str(PATIENCE_S))
 
     async def stop_while_a_client_waits(url: str) -> None:
-        nonlocal stopped_at_s
         async with aiohttp.ClientSession() as client:
             asking = asyncio.create_task(client.get(f"{url}/v1/snapshot"))
             await asyncio.wait([asking], timeout=0.2)
             assert not asking.done()
-            stopped_at_s = time.monotonic()
             os.kill(os.getpid(), signal.SIGTERM)
             with contextlib.suppress(aiohttp.ClientError):
                 await asking
@@ -129,8 +126,10 @@ def test_nobody_who_does_not_answer_keeps_it_from_stopping(dead_address: str, si
         return stopped_by
 
     assert asyncio.run(run()) == signal.SIGTERM
-    assert time.monotonic() - stopped_at_s < SOON_S
-    if dead_address != silent_address:  # there, a push is left to its own deadline
-        for pushing in [t for t in threading.enumerate() if t.name == "OtelPeriodicExportingMetricReader"]:
-            pushing.join(SOON_S)  # it has been told to give up
-            assert not pushing.is_alive()
+    pushing = [t for t in threading.enumerate() if t.name == "OtelPeriodicExportingMetricReader"]
+    if dead_address == silent_address:  # a push is left to its own deadline, which hasn't come yet
+        assert pushing
+    else:
+        for each in pushing:
+            each.join(PATIENCE_S)  # it has been told to give up
+            assert not each.is_alive()
