@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import hypothesis
+import psutil
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -65,6 +67,8 @@ hypothesis.settings.load_profile("evenload")
 NUM_GUARDED_BROKERS = 3
 ACCOUNTS = [f"account{number}" for number in range(100)]
 PATIENCE_S = 60
+# In the temporary folder, for as long as the process lives or for the next one.
+KEPT_BY_LIBRARIES = ("ray", "torchinductor_")
 LONGEST = ("test_training_ray", "test_submit", "test_load_killed")
 DEFAULT_TEST_DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -75,14 +79,50 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _ray_folder() -> Iterator[None]:
-    """Ray leaves a folder for each of its sessions; here they go when the tests are over."""
+def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests, and what they start, have a temporary folder of their own; what is left there is a failure.
+
+    Each worker of pytest-xdist looks after its own, so that none waits for another or is blamed for it.
+    """
+    kept = tmp_path_factory.getbasetemp()  # for whoever looks at a failure
     with (
-        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as environment,
+        # A short name: Ray puts sockets deep into it, and their paths may have 107 characters.
+        tempfile.TemporaryDirectory(prefix="evenload-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
     ):
-        environment.setenv("RAY_TMPDIR", folder)
+        patch.setenv("TMPDIR", folder)
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
         yield
+        # As when a process ends: pytest-xdist kills a worker that takes more than 10 s for it.
+        multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
+        processes = _processes_left(folder, str(kept))
+        folders = [name for name in sorted(os.listdir(folder)) if not name.startswith(KEPT_BY_LIBRARIES)]
+    assert (processes, folders) == ([], []), "tests have left processes or folders behind"
+
+
+def _processes_left(*folders: str) -> list[str]:
+    """What still runs of all that tests have started: those that end are waited for."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        found = {each.pid: each for each in psutil.Process().children(recursive=True)}
+        for each in psutil.process_iter():
+            with suppress(psutil.Error):
+                if any(folder in argument for argument in each.cmdline() for folder in folders):
+                    found[each.pid] = each
+        for each in (psutil.Process(), *psutil.Process().parents()):
+            found.pop(each.pid, None)
+        left = []
+        for each in found.values():
+            with suppress(psutil.Error):
+                command = " ".join(each.cmdline())
+                # Ends with this process.
+                is_of_python = "multiprocessing.forkserver" in command or "resource_tracker" in command
+                if each.status() != psutil.STATUS_ZOMBIE and not is_of_python:
+                    left.append(f"{each.pid}: {command[:300]}")
+        if not left or time.monotonic() > deadline_s:
+            return left
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="session")
