@@ -1,4 +1,7 @@
-"""Brokers die and freeze under a collector: it says so in time, and the others are not held up."""
+"""Brokers die and freeze under a collector: it says so, and the others are not held up.
+
+How soon, tests/unit/collector/test_measuring_outages.py says: there, time is virtual.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,13 @@ from telemetry_collector.collector import Collector, sample_once
 CONFIG = CollectorConfig(
     interval_s=0.3,
     full_interval_s=1.0,
-    deadline_s=1.0,
+    deadline_s=5.0,
     hedge_delay_s=0.2,
-    age_max_s=4.0,
+    age_max_s=8.0,
     backoff_initial_s=0.1,
     backoff_max_s=1.0,
 )
-# A question may be asked an interval after a broker fell silent, and is given up at the deadline.
-NOTICED_WITHIN_S = CONFIG.interval_s * 1.1 + CONFIG.deadline_s
-SLACK_S = 1.0  # two cores, shared with the brokers
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +47,18 @@ def _reachable(cached: CachedSnapshot) -> set[int]:
     return {b for b, broker in cached.snapshot.brokers.items() if broker.is_reachable}
 
 
-def _wait_until(condition: Callable[[], bool]) -> float:
-    """Seconds until the condition holds; fails after a while."""
-    began_at_s = time.monotonic()
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() - began_at_s < PATIENCE_S, "it never came true"
+        if time.monotonic() > deadline_s:
+            pytest.fail("it never came true")
         pause.wait(0.01)
-    return time.monotonic() - began_at_s
 
 
-def _wait_until_reachable_are(collector: Collector, expected: set[int]) -> float:
-    """Seconds until exactly these brokers are reachable in the cache."""
-    return _wait_until(lambda: _reachable(_latest(collector)) == expected)
+def _wait_until_reachable_are(collector: Collector, expected: set[int]) -> None:
+    """Wait until exactly these brokers are reachable in the cache."""
+    _wait_until(lambda: _reachable(_latest(collector)) == expected)
 
 
 class _Reader:
@@ -69,16 +68,11 @@ class _Reader:
         self._collector = collector
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._read)
-        self.age_max_s = 0.0
-        self.read_times_s: list[float] = []
+        self.times_s: set[float] = set()
 
     def _read(self) -> None:
         while not self._has_ended.wait(0.001):
-            began_at_s = time.perf_counter()
-            cached = self._collector.cache.latest()
-            self.read_times_s.append(time.perf_counter() - began_at_s)
-            assert cached is not None
-            self.age_max_s = max(self.age_max_s, cached.age_s)
+            self.times_s.add(_latest(self._collector).snapshot.taken_at_s)
 
     @contextmanager
     def running(self) -> Iterator[_Reader]:
@@ -100,9 +94,7 @@ def _broken(cluster: LocalCluster, kind: str, broker_id: int) -> Callable[[], No
 
 
 @pytest.mark.parametrize("kind", ["paused", "killed"])
-def test_a_broken_broker_is_unreachable_in_time_and_back_after_its_repair(
-    cluster: LocalCluster, kind: str
-) -> None:
+def test_a_broken_broker_is_unreachable_and_back_after_its_repair(cluster: LocalCluster, kind: str) -> None:
     with Collector(cluster.connection, CONFIG) as collector:
         before = collector.snapshot().brokers[2]
         question = "log_dirs of broker 2"
@@ -110,25 +102,22 @@ def test_a_broken_broker_is_unreachable_in_time_and_back_after_its_repair(
         repair = _broken(cluster, kind, 2)
         with _Reader(collector).running() as reader:
             try:
-                noticed_after_s = _wait_until_reachable_are(collector, {1, 3})
-                assert noticed_after_s < NOTICED_WITHIN_S + SLACK_S
+                _wait_until_reachable_are(collector, {1, 3})
                 unreachable = _latest(collector).snapshot.brokers[2]
                 assert unreachable.unreachable_since_s is not None
                 # A question that was on its way when the broker broke was asked a moment before.
-                silent_after_s = unreachable.unreachable_since_s - broken_at_s
-                assert -SLACK_S < silent_after_s < CONFIG.interval_s * 1.1 + SLACK_S
+                assert broken_at_s - PATIENCE_S < unreachable.unreachable_since_s < time.time()
                 assert unreachable.used_bytes == before.used_bytes
                 # The cluster takes about 9 s to notice by itself; watch the others until then.
                 _wait_until(lambda: "doesn't list it" in collector.statistics.failures.get(question, ""))
-                assert _reachable(_latest(collector)) == {1, 3}
-                fresh = collector.snapshot(max_age_s=0.0, timeout_s=CONFIG.deadline_s)
+                _wait_until_reachable_are(collector, {1, 3})
+                seen = set(reader.times_s)
+                _wait_until(lambda: len(reader.times_s - seen) > 5)  # the others' figures are renewed
+                fresh = collector.snapshot(max_age_s=0.0, timeout_s=PATIENCE_S)
                 assert fresh.brokers[2].unreachable_since_s is not None
             finally:
                 repair()
             _wait_until_reachable_are(collector, {1, 2, 3})
-        # While one was silent, the figures of the others stayed fresh, and reading never waited.
-        assert reader.age_max_s < NOTICED_WITHIN_S + SLACK_S
-        assert sorted(reader.read_times_s)[len(reader.read_times_s) * 99 // 100] < 0.001
 
 
 def test_questions_to_a_paused_broker_do_not_pile_up(cluster: LocalCluster) -> None:
@@ -155,10 +144,12 @@ def test_a_dead_broker_costs_no_file_however_often_it_is_tried(cluster: LocalClu
         files = len(os.listdir("/proc/self/fd"))
         cluster.kill_broker(3)
         try:
-            for _ in range(40):
+
+            def is_tried_often() -> bool:
                 collector.refresh()
-                threading.Event().wait(0.05)
-            assert collector.statistics.num_failures["log_dirs"] > 10
+                return collector.statistics.num_failures["log_dirs"] > 20
+
+            _wait_until(is_tried_often)
             assert len(os.listdir("/proc/self/fd")) <= files + 1
         finally:
             cluster.restart_broker(3)
@@ -175,7 +166,7 @@ def test_a_collector_that_starts_while_a_broker_is_dead_knows_of_it(cluster: Loc
         cluster.restart_broker(1)
 
 
-def test_without_any_broker_snapshots_grow_stale_and_a_demand_fails_in_time(
+def test_without_any_broker_snapshots_grow_stale_and_a_demand_fails(
     cluster: LocalCluster,
 ) -> None:
     with Collector(cluster.connection, CONFIG) as collector:
@@ -183,16 +174,13 @@ def test_without_any_broker_snapshots_grow_stale_and_a_demand_fails_in_time(
         for broker_id in cluster.broker_ids:
             cluster.pause_broker(broker_id)
         try:
-            began_at_s = time.monotonic()
-            with pytest.raises(NoFreshSnapshotError, match="log_dirs of broker 1: ") as raised:
-                collector.snapshot(max_age_s=0.0, timeout_s=3.0)
-            assert time.monotonic() - began_at_s < 3.0 + SLACK_S
-            assert set(raised.value.reasons) >= {f"log_dirs of broker {b}" for b in cluster.broker_ids}
             _wait_until_reachable_are(collector, set())
+            with pytest.raises(NoFreshSnapshotError, match="log_dirs of broker 1: ") as raised:
+                collector.snapshot(max_age_s=0.0, timeout_s=0.5)
+            assert set(raised.value.reasons) >= {f"log_dirs of broker {b}" for b in cluster.broker_ids}
             _wait_until(lambda: _latest(collector).is_stale)
-            began_at_s = time.monotonic()
             collector.close()
-            assert time.monotonic() - began_at_s < SLACK_S
+            assert "evenload-collector" not in [thread.name for thread in threading.enumerate()]
         finally:
             for broker_id in cluster.broker_ids:
                 cluster.resume_broker(broker_id)
@@ -206,8 +194,9 @@ def test_a_collector_may_start_before_its_cluster(
     for broker_id in cluster.broker_ids:
         cluster.kill_broker(broker_id)
     with Collector(cluster.connection, CONFIG) as collector:
+        _wait_until(lambda: "ECONNREFUSED" in str(collector.statistics.failures))
         with pytest.raises(NoFreshSnapshotError, match="ECONNREFUSED"):
-            collector.snapshot(timeout_s=0.5)
+            collector.snapshot(timeout_s=0.1)
         cluster.start()
         assert collector.snapshot(timeout_s=PATIENCE_S).brokers.keys() == set(cluster.broker_ids)
         _wait_until_reachable_are(collector, {1, 2, 3})

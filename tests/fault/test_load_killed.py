@@ -283,4 +283,4 @@ def test_reading_the_progress_waits_for_an_open_transaction_of_another(loads_con
     producer.produce(LOADS_TOPIC, None, b"behind@1/0", partition=0)
     assert producer.flush(60) == 0
     assert catalog.load_state("behind", 1, wait_s=30) is None
-    assert time.monotonic() - begun_s > 1
+    assert time.monotonic() > begun_s + 1

@@ -42,7 +42,6 @@ def test_evenload_finds_the_added_broker_and_gets_level_where_round_robin_does_n
     added = [each.utilisation[ADDED_BROKER] for each in ours.standings]
     assert added[0] == 0
     assert ours.found_s is not None
-    assert ours.found_s < 15
     assert ours.level_bytes is not None
     assert ours.standings[-1].spread < LEVEL
     assert ours.over_least is not None

@@ -141,7 +141,7 @@ def test_a_collector_tells_the_rate_and_the_latency_of_brokers_that_are_written_
         wait_until(lambda: collector.snapshot().brokers[1].request_latency_s is not None)
         wait_until(lambda: collector.snapshot().brokers[2].ingest_bytes_per_s is not None)
         brokers = collector.snapshot().brokers
-    assert 0 <= brokers[1].request_latency_s < 1
+    assert brokers[1].request_latency_s >= 0
     assert brokers[2].request_latency_s is None  # nobody writes to it
     assert collector.statistics.num_failures["prometheus_scrape"] == 0
 

@@ -127,20 +127,19 @@ def test_asking_for_a_topic_never_creates_it(connection: Connection, topic_name:
         assert topic_name not in admin.list_topics()
 
 
-def test_the_cache_follows_the_cluster_by_itself(connection: Connection, topic: str) -> None:
+def test_the_cache_follows_the_cluster_by_itself(
+    connection: Connection, topic: str, wait_until: Callable[[Callable[[], bool]], None]
+) -> None:
     with Collector(connection, CONFIG, [topic]) as collector:
         before = collector.snapshot().leader_bytes(topic)[3]
         _write(connection, topic, {2: 1})
-        tick = threading.Event()
-        for _ in range(100):
+
+        def is_shown() -> bool:
             cached = collector.cache.latest()
             assert cached is not None
-            assert not cached.is_stale
-            if cached.snapshot.leader_bytes(topic)[3] > before + RECORD_BYTES:
-                break
-            tick.wait(0.05)
-        else:
-            pytest.fail("what was written didn't show within 5 s")
+            return cached.snapshot.leader_bytes(topic)[3] > before + RECORD_BYTES
+
+        wait_until(is_shown)
 
 
 def test_closing_leaves_no_thread_and_no_file_open(connection: Connection) -> None:
@@ -195,7 +194,9 @@ def test_racks_are_known_and_several_log_dirs_add_up(
 
 
 def test_a_topic_with_retention_by_size_never_holds_more_than_is_said(
-    make_cluster: Callable[..., LocalCluster], topic_name: str
+    make_cluster: Callable[..., LocalCluster],
+    topic_name: str,
+    wait_until: Callable[[Callable[[], bool]], None],
 ) -> None:
     checks_often = {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "200"}
     cluster = make_cluster(num_brokers=1, broker_properties=checks_often)
@@ -210,15 +211,18 @@ def test_a_topic_with_retention_by_size_never_holds_more_than_is_said(
     config = CONFIG.model_copy(update={"metrics_interval_s": 0.2})
     with Collector(cluster.connection, config, [topic_name, "unlimited"]) as collector:
         _write(cluster.connection, topic_name, {0: 60})
-        tick = threading.Event()
-        for _ in range(200):
+        partition = TopicPartition(topic_name, 0)
+
+        def is_cut() -> bool:
+            nonlocal snapshot
             snapshot = collector.snapshot(max_age_s=0.0)
-            held = snapshot.brokers[1].bytes_by_topic_partition.get(TopicPartition(topic_name, 0), 0)
-            if snapshot.partition_max_bytes and 0 < held <= 2_048_576:
-                break
-            tick.wait(0.1)
+            held = snapshot.brokers[1].bytes_by_topic_partition.get(partition, 0)
+            return bool(snapshot.partition_max_bytes) and 0 < held <= 2_048_576
+
+        snapshot = collector.snapshot()
+        wait_until(is_cut)
+    held = snapshot.brokers[1].bytes_by_topic_partition[partition]
     assert snapshot.partition_max_bytes == {topic_name: 2_048_576}
-    assert held <= 2_048_576
     assert snapshot.growth_max_bytes(topic_name, 0) == 2_048_576 - held < 2_048_576
     assert snapshot.growth_max_bytes(topic_name, 1) == 2_048_576
     assert snapshot.growth_max_bytes("unlimited", 0) is None

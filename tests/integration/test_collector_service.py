@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -167,15 +166,18 @@ def _change_weights(url: str, weights: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("by", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_is_ready_soon_and_stops_at_once_though_nobody_takes_what_it_pushes(
-    connection: Connection, start_collector: StartCollector, by: int, status: int, wait_until: WaitUntil
+    connection: Connection,
+    start_collector: StartCollector,
+    by: int,
+    status: int,
+    wait_until: WaitUntil,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A push that is waited for takes longer than anybody waits for the service's end.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "600")
     service = start_collector(connection, "--otlp-endpoint", "http://127.0.0.1:9/v1/metrics")
     wait_until(lambda: _is_ready(service.url))
-    began_s = time.monotonic()
     assert service.end(by) == status
-    # Less than one by itself, but these tests have no processor of their own; a push that is waited for takes
-    # more than ten.
-    assert time.monotonic() - began_s < 8.0
 
 
 def _is_ready(url: str) -> bool:

@@ -76,10 +76,10 @@ def test_brokers_that_are_written_to_have_a_latency_and_the_users_own_callback_m
     for broker_id in (1, 2):
         latency_s = brokers[broker_id].request_latency_s
         assert latency_s is not None
-        assert 0 < latency_s < 5
+        assert latency_s > 0
     windows = [broker["rtt"] for document in told for broker in document["brokers"].values()]
     means_s = [window["avg"] / 1e6 for window in windows if window["cnt"]]
-    assert min(means_s) <= brokers[1].request_latency_s <= 5
+    assert min(means_s) <= brokers[1].request_latency_s
 
 
 @pytest.mark.parametrize(
