@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
-# Tests often wait for brokers: three at once keep two cores busy.
-PYTEST := $(BIN)/python -m pytest -q -n 3 --dist worksteal
+# Tests with brokers often wait for them: three at once keep two cores busy. Those without keep a core busy each.
+PYTEST := $(BIN)/python -m pytest -q --dist worksteal -n
 RANDOM_KILLS := tests/fault/test_random_kills.py
 
 # Keep compiled modules where the environment says not to: each process of Ray's would compile torch again, for seconds.
@@ -23,16 +23,17 @@ test: ## every check and, beside them, every test, against embedded brokers (und
 	@$(MAKE) --no-print-directory -j 2 check tests
 
 tests: test-tools ## every test, without the checks
-	$(PYTEST)
+	$(PYTEST) 2 tests/unit tests/property
+	$(PYTEST) 3 tests/integration tests/fault
 
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
 	@tests/get_tools.sh $(VENV)
 
 torture: test-tools ## every fault test three times in a row, 200 random kills, and what is long (about an hour)
 	for round in 1 2 3; do \
-		$(PYTEST) -m "" --ignore $(RANDOM_KILLS) tests/fault || exit 1; \
+		$(PYTEST) 3 -m "" --ignore $(RANDOM_KILLS) tests/fault || exit 1; \
 	done
-	$(PYTEST) -m torture $(RANDOM_KILLS) tests/integration
+	$(PYTEST) 3 -m torture $(RANDOM_KILLS) tests/integration
 
 setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 

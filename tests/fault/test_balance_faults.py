@@ -37,8 +37,6 @@ FASTER_THAN_THE_LINK = BalanceConfig(throttle_bytes_per_s=8 * MIB, poll_s=0.05)
 FAST = BalanceConfig(throttle_bytes_per_s=200 * MIB, poll_s=0.05)
 CAPACITY_BYTES = [300 * MIB] * 3
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def stage(without_bursts: dict[str, str]) -> Iterator[tuple[LocalCluster, DatasetManifest]]:

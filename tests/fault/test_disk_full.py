@@ -73,7 +73,6 @@ def runs(cluster: LocalCluster, broker_id: int) -> bool:
     return f"broker-{broker_id}" in cluster.pids
 
 
-@pytest.mark.timeout(300)
 def test_a_balanced_load_finishes_where_the_default_partitioner_fills_a_disk_and_fails(
     cluster: LocalCluster, disks: dict[int, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -109,7 +108,6 @@ class FillMeanwhile:
         self._thread.join()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.torture
 def test_a_load_leaves_a_disk_alone_that_somebody_else_fills_meanwhile(
     cluster: LocalCluster, disks: dict[int, Path], caplog: pytest.LogCaptureFixture

@@ -28,7 +28,6 @@ def slow_source() -> dict[str, Any]:
     return {"n": np.arange(NUM_SAMPLES), "x": np.zeros((NUM_SAMPLES, 500), np.uint8)}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("replication", [pytest.param(1, marks=pytest.mark.torture), 3])
 @pytest.mark.parametrize("strategy", ["balanced", pytest.param("round-robin", marks=pytest.mark.torture)])
 def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
@@ -60,7 +59,6 @@ def test_a_load_goes_on_when_a_broker_is_killed_and_restarted(
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("replication", [1, 3])
 @pytest.mark.parametrize("kafka_version", KAFKA_VERSIONS[:-1])
 def test_nothing_is_lost_or_repeated_by_older_brokers(
@@ -104,7 +102,6 @@ def test_nothing_is_lost_or_repeated_by_older_brokers(
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 def test_a_load_stops_with_a_sentence_when_no_broker_comes_back_and_goes_on_later(
     make_cluster: Callable[..., LocalCluster], make_trouble: MakeTrouble
 ) -> None:

@@ -98,7 +98,6 @@ def _topics(connection: Connection) -> list[str]:
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 def test_a_load_waits_while_only_the_catalog_is_away(
     cluster: LocalCluster,
     make_trouble: MakeTrouble,
@@ -121,7 +120,6 @@ def test_a_load_waits_while_only_the_catalog_is_away(
     assert report.is_clean, report
 
 
-@pytest.mark.timeout(300)
 def test_a_load_without_its_catalog_stops_with_a_sentence_and_goes_on_later(
     cluster: LocalCluster, make_trouble: MakeTrouble, wait_until: WaitUntil
 ) -> None:

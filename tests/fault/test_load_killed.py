@@ -151,7 +151,6 @@ def source() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("num_deaths", [4, pytest.param(20, marks=pytest.mark.torture)])
-@pytest.mark.timeout(900)
 def test_a_loader_killed_many_times_beside_a_dead_one_loads_each_sample_once(
     loads_connection: Connection, start_loader: StartLoader, num_deaths: int
 ) -> None:

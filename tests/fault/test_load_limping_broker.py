@@ -47,7 +47,6 @@ class Pause:
         self._thread.join()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("replication", [1, pytest.param(3, marks=pytest.mark.torture)])
 def test_a_load_outlasts_a_broker_that_is_paused(
     make_cluster: Callable[..., LocalCluster], replication: int
@@ -70,7 +69,6 @@ def test_a_load_outlasts_a_broker_that_is_paused(
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_latency_weighed", [True, False])
 def test_a_load_with_a_slow_broker_is_exact_and_spares_it_where_latency_has_a_weight(
     slow_link: Callable[..., AbstractContextManager[None]],

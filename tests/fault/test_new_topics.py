@@ -42,7 +42,6 @@ def connection() -> Iterator[Connection]:
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(600)
 def test_fifty_fresh_topics_written_at_once_by_loaders_lose_nothing(connection: Connection) -> None:
     source = open_source({"n": np.arange(RECORDS_PER_TOPIC)})
     config = LoaderConfig(block_bytes=1)  # a record for each sample
@@ -58,7 +57,6 @@ def test_fifty_fresh_topics_written_at_once_by_loaders_lose_nothing(connection: 
         assert list(pool.map(load, range(NUM_TOPICS))) == [True] * NUM_TOPICS
 
 
-@pytest.mark.timeout(600)
 def test_fifty_fresh_topics_written_at_once_by_a_producer_lose_nothing(connection: Connection) -> None:
     stem = f"fresh-{uuid.uuid4().hex[:8]}"
     topics = [f"{stem}-{number}" for number in range(NUM_TOPICS)]
@@ -95,7 +93,6 @@ def test_fifty_fresh_topics_written_at_once_by_a_producer_lose_nothing(connectio
     assert [sum(ends[topic].values()) for topic in topics] == [RECORDS_PER_TOPIC] * NUM_TOPICS
 
 
-@pytest.mark.timeout(600)
 def test_a_transaction_with_a_lost_record_is_done_again(connection: Connection) -> None:
     # Nobody waits for leaders here, so records do get lost: in about every second transaction.
     stem = f"fresh-{uuid.uuid4().hex[:8]}"

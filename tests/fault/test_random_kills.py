@@ -297,7 +297,6 @@ def finish_moves(connection: Connection) -> None:
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_lost_or_repeated_whatever_is_killed(
     slow_link: SlowLink,  # before the brokers

@@ -22,7 +22,6 @@ NUM_SAMPLES = 900
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("replication", [1, 3])
 def test_a_broker_killed_while_training_costs_no_sample_and_repeats_none(
     tmp_path: Path, make_cluster: Callable[..., LocalCluster], replication: int

@@ -73,7 +73,6 @@ def skewed() -> Iterator[tuple[LocalCluster, DatasetManifest]]:
         yield cluster, manifest
 
 
-@pytest.mark.timeout(240)
 def test_old_skew_is_levelled_with_few_bytes_while_producers_write(
     skewed: tuple[LocalCluster, DatasetManifest],
     throttle_settings: Callable[[Connection], dict[str, str]],
@@ -142,7 +141,6 @@ def test_old_skew_is_levelled_with_few_bytes_while_producers_write(
     assert not execute_balance(connection, config=FAST).plan.moves
 
 
-@pytest.mark.timeout(240)
 def test_the_command_shows_moves_and_does_them(
     make_cluster: Callable[..., LocalCluster],
     tmp_path: Path,
@@ -185,7 +183,6 @@ def test_the_command_shows_moves_and_does_them(
     assert all(3 not in partition.replica_ids for partition in placed)
 
 
-@pytest.mark.timeout(120)
 def test_somebody_elses_throttle_and_reassignment_stay(
     make_cluster: Callable[..., LocalCluster], throttle_settings: Callable[[Connection], dict[str, str]]
 ) -> None:

@@ -78,7 +78,6 @@ def off_by(told: StrategyForecast, reached: dict[int, float]) -> float:
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("situation", SITUATIONS.values(), ids=SITUATIONS)
 def test_a_forecast_is_within_a_point_of_what_happens(
     make_cluster: Callable[..., LocalCluster], situation: Situation
@@ -104,7 +103,6 @@ def test_a_forecast_is_within_a_point_of_what_happens(
             assert max(reached.values()) < max(told.possible.best.values()) + POINT
 
 
-@pytest.mark.timeout(240)
 def test_a_forecast_of_real_text_images_and_rows_is_within_a_point_of_what_happens(
     make_cluster: Callable[..., LocalCluster], shared_test_data: Path
 ) -> None:
@@ -138,7 +136,6 @@ def json_lines_bytes(source: Source) -> int:
     return sum(len(line.encode()) for line in lines)
 
 
-@pytest.mark.timeout(120)
 def test_the_command_forecasts_what_exists_and_what_does_not(
     cluster: LocalCluster, connection: Connection, topic_name: str, tmp_path: Path
 ) -> None:

@@ -108,7 +108,6 @@ def test_a_job_that_was_stopped_and_submitted_again_is_exact(
     assert audit("job", tmp_path / "runs", connection).exactly_once
 
 
-@pytest.mark.timeout(300)
 def test_a_job_that_fails_says_so_in_one_sentence_and_with_its_exit_code(
     tmp_path: Path, connection: Connection, ray_head: str
 ) -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import pytest
 from confluent_kafka import KafkaError, Producer
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "datasets_stream.py"
 
 
-@pytest.mark.timeout(60)
 def test_a_row_that_is_too_large_is_told_and_the_others_are_sent() -> None:
     example: dict[str, Any] = runpy.run_path(str(SCRIPT))
     producer = Producer({"log_level": 0})  # without a server there are no errors that it would count, too
