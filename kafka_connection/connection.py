@@ -25,6 +25,8 @@ from pydantic import (
     model_validator,
 )
 
+from .secrets import BearerToken
+
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 WithoutCollector = Literal["sample", "even"]
@@ -36,7 +38,8 @@ class Connection(BaseModel):
     A value: may be shared between threads and pickled to other processes.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # An error would quote what it was given, and that holds the password.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     bootstrap_servers: str = Field(description="Some of the brokers, as host:port,host:port.")
     security_protocol: SecurityProtocol = Field(
@@ -59,6 +62,18 @@ class Connection(BaseModel):
         default=None,
         description="A collector service that measures this cluster for many (`evenload collector`), as "
         "http://host:port. Any of them will do; None: whoever needs measurements makes them.",
+    )
+    collector_token: BearerToken | None = Field(
+        default=None,
+        description="What the service asks of those who use it: its token to ingest, or, for who only "
+        "reads, the one to read.",
+    )
+    collector_token_path: Path | None = Field(
+        default=None, description="File that holds `collector_token`; read anew for each request."
+    )
+    collector_ca_path: Path | None = Field(
+        default=None,
+        description="PEM file of the authorities to trust with an https `collector_url`; None: the system's.",
     )
     without_collector: WithoutCollector = Field(
         default="sample",
@@ -115,6 +130,19 @@ class Connection(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _a_collector_is_there_for_what_is_said_to_it(self) -> Self:
+        given = [name for name in COLLECTOR_FIELDS if getattr(self, name) is not None]
+        if self.collector_url is None and given:
+            raise ValueError(f"{', '.join(given)} would be ignored without collector_url")
+        if self.collector_token is not None and self.collector_token_path is not None:
+            raise ValueError("collector_token and collector_token_path say the same; give one of them")
+        if self.collector_ca_path is not None and urlsplit(self.collector_url or "").scheme != "https":
+            raise ValueError(
+                f"collector_ca_path would be ignored with {self.collector_url}, which isn't https"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _credentials_fit_the_protocol(self) -> Self:
         has_sasl = self.security_protocol.startswith("SASL")
         sasl = {
@@ -143,6 +171,11 @@ class Connection(BaseModel):
         """The same, in the words of kafka-python."""
         return {**self._dialect(_KAFKA_PYTHON_WORDS)}
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether it holds what nobody else may read."""
+        return any(isinstance(getattr(self, field), SecretStr) for field in type(self).model_fields)
+
     def _dialect(self, words: Mapping[str, str]) -> dict[str, str | int]:
         config: dict[str, str | int] = {}
         for field, word in words.items():
@@ -160,6 +193,7 @@ def first_reason(error: ValidationError) -> str:
     return f"{field}: {reason}" if field else reason
 
 
+COLLECTOR_FIELDS = ("collector_url", "collector_token", "collector_token_path", "collector_ca_path")
 _SSL_FIELDS = ("ssl_ca_path", "ssl_certificate_path", "ssl_key_path", "ssl_key_password")
 
 _CONFLUENT_WORDS = {

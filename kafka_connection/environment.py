@@ -9,7 +9,9 @@ Asked in this order, the first answer counts:
 An address and a file may be given together: the file then says how, the address where.
 
 What a description leaves open about telemetry is added from `EVENLOAD_COLLECTOR_URL` (a collector service)
-and, without one, `EVENLOAD_WEIGHTS` (a file of weights).
+and, without one, `EVENLOAD_WEIGHTS` (a file of weights). The token that a service asks for is in
+`EVENLOAD_COLLECTOR_TOKEN`, or in a file, `EVENLOAD_COLLECTOR_TOKEN_FILE`; `EVENLOAD_COLLECTOR_CA` is a file
+of the authorities that its certificate is checked against.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from .connection import Connection, first_reason
 from .errors import BadConnectionFileError, NoClusterError
@@ -70,26 +73,40 @@ def with_telemetry(connection: Connection) -> Connection:
     What the description says itself stays.
 
     Raises:
-        ValueError: `EVENLOAD_COLLECTOR_URL` is not a URL.
+        ValueError: `EVENLOAD_COLLECTOR_URL` is not a URL, or what is said about its service doesn't fit.
     """
-    if connection.collector_url is not None or connection.weights_path is not None:
-        return connection
-    found = {
-        field: value
-        for field, name in (("collector_url", "EVENLOAD_COLLECTOR_URL"), ("weights_path", "EVENLOAD_WEIGHTS"))
-        if (value := os.environ.get(name))
-    }
-    if "collector_url" in found:
-        found.pop("weights_path", None)  # weights are the service's
+    found: dict[str, str] = {}
+    if connection.collector_url is None and connection.weights_path is None:
+        # Not both: weights are the service's.
+        found = _of_environment(("collector_url",)) or _of_environment(("weights_path",))
+    if connection.collector_url is not None or "collector_url" in found:
+        has_token = connection.collector_token is not None or connection.collector_token_path is not None
+        found |= {} if has_token else _of_environment(("collector_token", "collector_token_path"))
+        found |= {} if connection.collector_ca_path is not None else _of_environment(("collector_ca_path",))
     try:
         return Connection.model_validate({**dict(connection), **found}) if found else connection
     except ValidationError as error:
-        raise ValueError(f"EVENLOAD_COLLECTOR_URL: {first_reason(error)}") from error
+        names = ", ".join(_ENVIRONMENT[field] for field in found)
+        raise ValueError(f"{names}: {first_reason(error)}") from error
 
 
-def collector_token() -> str | None:
-    """Who may change a collector's weights: `EVENLOAD_COLLECTOR_TOKEN`, or None."""
-    return os.environ.get("EVENLOAD_COLLECTOR_TOKEN") or None
+_ENVIRONMENT = {
+    "collector_url": "EVENLOAD_COLLECTOR_URL",
+    "weights_path": "EVENLOAD_WEIGHTS",
+    "collector_token": "EVENLOAD_COLLECTOR_TOKEN",
+    "collector_token_path": "EVENLOAD_COLLECTOR_TOKEN_FILE",
+    "collector_ca_path": "EVENLOAD_COLLECTOR_CA",
+}
+
+
+def _of_environment(fields: Iterable[str]) -> dict[str, str]:
+    return {field: value for field in fields if (value := os.environ.get(_ENVIRONMENT[field]))}
+
+
+def service_token(right: str) -> SecretStr | None:
+    """What a collector service that runs here asks for: `EVENLOAD_COLLECTOR_OPERATE_TOKEN` for "operate"."""
+    token = os.environ.get(f"EVENLOAD_COLLECTOR_{right.upper()}_TOKEN")
+    return SecretStr(token) if token else None
 
 
 def _from_address(bootstrap_servers: str) -> Connection:

@@ -261,6 +261,14 @@ def _write_certificate(folder: Path) -> None:
     (folder / "ca.pem").write_bytes(certificate)
 
 
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and its certificate for 127.0.0.1, in one file; `ca.pem` beside it is what clients trust."""
+    folder = tmp_path_factory.mktemp("certificate")
+    _write_certificate(folder)
+    return folder / "broker.pem"
+
+
 @pytest.fixture(scope="module")
 def unused_accounts() -> Iterator[str]:
     """Each name once: what one test grants is nothing to the others."""
@@ -383,6 +391,11 @@ class CollectorProcess:
         self.process.send_signal(signal_number)
         self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode
+
+    @property
+    def log(self) -> str:
+        """What it has said on stderr."""
+        return self._log_path.read_text()
 
 
 @pytest.fixture

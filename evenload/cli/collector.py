@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import signal
+import socket
+import ssl
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from evenload.cli.edge import StoppedError, cluster_options
 from evenload.cli.output import Output
 from kafka_connection import Connection
-from kafka_connection.connection import first_reason
-from kafka_connection.environment import collector_token
+from kafka_connection.connection import COLLECTOR_FIELDS, first_reason
+from kafka_connection.environment import service_token
+from kafka_connection.secrets import read_secret
 from telemetry_collector.config import CollectorConfig
 
+if TYPE_CHECKING:
+    from telemetry_collector.service.config import ServiceConfig
+
 DEFAULT_PORT = 9405
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _token_option(right: str, what_for: str) -> Callable[[F], F]:
+    return click.option(
+        f"--{right}-token-file",
+        f"{right}_token_path",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        envvar=f"EVENLOAD_COLLECTOR_{right.upper()}_TOKEN_FILE",
+        show_envvar=True,
+        help=f"Holds the token {what_for}  [default: EVENLOAD_COLLECTOR_{right.upper()}_TOKEN]",
+    )
 
 
 @click.command()
@@ -50,11 +72,30 @@ DEFAULT_PORT = 9405
     show_envvar=True,
     help="JSON file of weights: read when it changes, written when they are changed over HTTP.",
 )
+@_token_option("operate", "to change weights, and to do all else; without one, nobody may change them.")
+@_token_option("ingest", "to announce bytes and report routes, as loads and producers do, and to read.")
+@_token_option("read", "to read snapshots, the page and metrics.")
 @click.option(
-    "--token-file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "--allowed-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A name by which clients call it, beside addresses, localhost, this machine's name and --host; "
+    "others are refused, as a web page could have its own name point here.",
+)
+@click.option(
+    "--tls-certificate",
+    "certificate_path",
+    type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Holds the token with which weights may be changed over HTTP.  [default: EVENLOAD_COLLECTOR_TOKEN]",
+    help="Serve https: the service's certificate and those between it and its authority (PEM).",
+)
+@click.option(
+    "--tls-key",
+    "key_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The certificate's private key (PEM, not encrypted).  [default: it is in the certificate's file]",
 )
 @click.option(
     "--metrics-url",
@@ -77,7 +118,12 @@ def collector(
     interval_s: float,
     all_topics: bool,
     weights_path: Path | None,
-    token_file: Path | None,
+    operate_token_path: Path | None,
+    ingest_token_path: Path | None,
+    read_token_path: Path | None,
+    allowed_hosts: tuple[str, ...],
+    certificate_path: Path | None,
+    key_path: Path | None,
     metrics_urls: tuple[tuple[int, str], ...],
     otlp_endpoint: str | None,
     connection: Connection,
@@ -88,9 +134,13 @@ def collector(
     Producers use it when their connection names it: set EVENLOAD_COLLECTOR_URL to the URL that this prints,
     or collector_url in a connection file. The URL itself is a page that shows the brokers, what is coming,
     and why; metrics for Prometheus are at /metrics.
+
+    Whoever uses it shows a token where one is set: producers and loads the one to ingest, in
+    EVENLOAD_COLLECTOR_TOKEN (or a file, EVENLOAD_COLLECTOR_TOKEN_FILE) or collector_token in a connection
+    file. Each token also opens what those below it open; while the one to ingest isn't set, the one to read
+    counts for it.
     """
     from evenload.explaining import Explainer
-    from telemetry_collector.service.config import ServiceConfig
     from telemetry_collector.service.running import serve
 
     def on_ready(url: str) -> None:
@@ -99,17 +149,24 @@ def collector(
 
     # It measures by itself, whatever services there are.
     measured = connection.model_copy(
-        update={"collector_url": None, "weights_path": weights_path or connection.weights_path}
+        update={
+            **dict.fromkeys(COLLECTOR_FIELDS),
+            "weights_path": weights_path or connection.weights_path,
+        }
     )
-    token = token_file.read_text(encoding="utf-8").strip() if token_file else collector_token()
-    if token_file and not token:
-        raise ValueError(f"token file {token_file} is empty")
+    config = _admitting(
+        {"operate": operate_token_path, "ingest": ingest_token_path, "read": read_token_path},
+        (*allowed_hosts, *_own_names(host)),
+    )
+    for warning in _dangers(host, config, is_tls=certificate_path is not None):
+        output.note(f"WARNING: {warning}")
     stopped_by = asyncio.run(
         serve(
             measured,
-            ServiceConfig(token=SecretStr(token) if token else None),
+            config,
             host=host,
             port=port,
+            tls=_tls(certificate_path, key_path),
             topics=None if all_topics else (),
             collector_config=_collecting(interval_s, metrics_urls),
             otlp_endpoint=otlp_endpoint,
@@ -119,6 +176,72 @@ def collector(
     )
     if stopped_by == signal.SIGINT:
         raise StoppedError()
+
+
+def _admitting(path_by_right: Mapping[str, Path | None], allowed_hosts: Sequence[str]) -> ServiceConfig:
+    """Who may ask for what."""
+    from telemetry_collector.service.config import ServiceConfig
+
+    tokens = {
+        f"{right}_token": service_token(right) if path is None else read_secret(path)
+        for right, path in path_by_right.items()
+    }
+    try:
+        return ServiceConfig.model_validate({**tokens, "allowed_hosts": frozenset(allowed_hosts)})
+    except ValidationError as error:
+        raise click.UsageError(first_reason(error)) from error
+
+
+def _own_names(host: str) -> list[str]:
+    """By which names it may be called without being told; addresses go without saying."""
+    names = [socket.gethostname(), *([] if _is_address(host) else [host])]
+    return [name for name in names if name]
+
+
+def _dangers(host: str, config: ServiceConfig, *, is_tls: bool) -> Iterator[str]:
+    """What an operator should know who lets others reach the service."""
+    from telemetry_collector.service.admission import Right
+    from telemetry_collector.service.server import admission_of
+
+    if host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback):
+        return
+    admission = admission_of(config)
+    if admission.is_open(Right.INGEST):
+        yield (
+            f"whoever reaches {host} may change everything that producers and loads go by (announce bytes, "
+            "report routes): set --ingest-token-file, or listen on 127.0.0.1 alone"
+        )
+    if admission.is_open(Right.READ):
+        yield f"whoever reaches {host} may read all that is measured: set --read-token-file"
+    has_token = not admission.is_open(Right.INGEST) or config.operate_token is not None
+    if has_token and not is_tls:
+        yield "tokens come here unencrypted: set --tls-certificate, or let TLS end on this machine"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _tls(certificate_path: Path | None, key_path: Path | None) -> ssl.SSLContext | None:
+    if certificate_path is None:
+        if key_path is not None:
+            raise click.UsageError("--tls-key needs --tls-certificate")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # An encrypted key would be asked for at a terminal that isn't there.
+        context.load_cert_chain(certificate_path, key_path, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        files = f"{certificate_path} and {key_path}" if key_path else f"{certificate_path}"
+        raise ValueError(
+            f"no TLS with {files}: {error.strerror if isinstance(error, OSError) else error}; it takes a "
+            "certificate and its key, as PEM, the key not encrypted"
+        ) from error
+    return context
 
 
 def _collecting(interval_s: float, metrics_urls: Sequence[tuple[int, str]]) -> CollectorConfig:

@@ -211,7 +211,7 @@ def _public_connection(connection: Connection) -> dict[str, Any] | None:
 
     With a secret in it: nothing; the driver then looks where it runs (EVENLOAD_CONNECTION).
     """
-    if connection.sasl_password is not None or connection.ssl_key_password is not None:
+    if connection.has_secrets:
         return None
     return connection.model_dump(mode="json")
 

@@ -133,7 +133,7 @@ class RemoteCollector(SnapshotThread):
 
     async def _run(self) -> None:
         rng = random.Random()
-        async with ServiceRequests(self._url, self._config.deadline_s) as requests:
+        async with ServiceRequests(self._connection, self._config.deadline_s) as requests:
             with self._news:
                 polling = self._polling = Polling(
                     requests,

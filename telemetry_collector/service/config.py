@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field
+
+from kafka_connection.secrets import BearerToken
+from telemetry_collector.service.admission import HOST_NAME
 
 __all__ = ["ServiceConfig"]
 
@@ -12,10 +15,21 @@ __all__ = ["ServiceConfig"]
 class ServiceConfig(BaseModel):
     """The service's bounds; what comes above them is refused with a sentence."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
-    token: Annotated[SecretStr, Field(min_length=1)] | None = Field(
-        default=None, description="Who knows it may change weights; None: nobody may."
+    operate_token: BearerToken | None = Field(
+        default=None, description="Who knows it may change weights, and do all else; None: nobody may."
+    )
+    ingest_token: BearerToken | None = Field(
+        default=None,
+        description="Who knows it may announce bytes and report routes, and read; None: as for reading.",
+    )
+    read_token: BearerToken | None = Field(
+        default=None, description="Who knows it may read what is measured; None: everybody may."
+    )
+    allowed_hosts: frozenset[Annotated[str, Field(pattern=f"^{HOST_NAME}$")]] = Field(
+        default=frozenset(),
+        description="By which names clients call the service, beside localhost and addresses.",
     )
     body_max_bytes: int = Field(default=4 << 20, ge=1 << 10, description="The largest request.")
     topics_max: int = Field(

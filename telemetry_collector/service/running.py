@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import ssl
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -51,6 +52,7 @@ async def serve(
     *,
     host: str,
     port: int,
+    tls: ssl.SSLContext | None = None,
     topics: Collection[str] | None = (),
     collector_config: CollectorConfig | None = None,
     otlp_endpoint: str | None = None,
@@ -61,9 +63,10 @@ async def serve(
 
     Args:
         connection: the cluster; weights are kept in its `weights_path`, if it has one.
-        config: bounds and the token.
+        config: bounds, and who may ask.
         host: where to listen.
         port: likewise; 0: any that is free.
+        tls: with the service's certificate; None: plain http.
         topics: what is measured though nobody asks for it; None: all topics, each `full_interval_s`.
         collector_config: how often to measure.
         otlp_endpoint: where metrics are pushed to (OTLP over HTTP), as http://host:4318/v1/metrics.
@@ -99,12 +102,12 @@ async def serve(
         )
         await runner.setup()
         ends.append(runner.cleanup)
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
         collector.start()
         house = asyncio.create_task(service.keep_house())
         house.add_done_callback(partial(_end_with, stopped))
         stack.callback(house.cancel)
-        on_ready(_url(host, runner.addresses[0][1]))
+        on_ready(_url(host, runner.addresses[0][1], is_tls=tls is not None))
         return await stopped
 
 
@@ -123,8 +126,8 @@ async def _all_at_once(ends: Sequence[_End]) -> None:
     await asyncio.gather(*(end() for end in ends))
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _url(host: str, port: int, *, is_tls: bool) -> str:
+    return f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _otlp_reader(endpoint: str) -> PeriodicExportingMetricReader:

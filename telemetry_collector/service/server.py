@@ -3,7 +3,7 @@
 | route | |
 | --- | --- |
 | `GET /v1/snapshot?topics=a,b&max_age_s=1&without=L` | brokers, with the layout and sizes of those topics |
-| `GET /v1/weights`, `PUT /v1/weights` | read; replace as a whole, with `Authorization: Bearer TOKEN` |
+| `GET /v1/weights`, `PUT /v1/weights` | read; replace as a whole |
 | `PUT /v1/intents`, `DELETE /v1/intents?load=L` | what a load will still write; that it won't |
 | `PUT /v1/reports` | how a producer routes: a list of `RouteReport` |
 | `GET /metrics` | for Prometheus |
@@ -15,14 +15,17 @@ no older than so many seconds at the request's arrival, and waits for a measurem
 answer may be older all the same, and says its age. Bytes that loads have announced are summed up by broker,
 `without` those that are named. With `If-None-Match`, what hasn't changed is a 304.
 
+Where tokens are set, a request carries one as `Authorization: Bearer TOKEN`: all but `/healthz`, `/readyz`
+and the page itself need one to read, `PUT` and `DELETE` one to ingest, `PUT /v1/weights` one to operate.
+
 Errors are `{"error": "a sentence"}`. Nothing here waits in the loop: large snapshots are encoded and metrics
-are written in threads. Read next: collector_service.py (what is known), wire.py (how it is said).
+are written in threads. Read next: admission.py
+(who may ask), collector_service.py (what is known), wire.py (how it is said).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import math
 import secrets
@@ -37,17 +40,21 @@ from pydantic import TypeAdapter, ValidationError
 from telemetry_collector.cache import CachedSnapshot
 from telemetry_collector.export.prometheus import PrometheusExport
 from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.admission import Admission, RefusedError, Right
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.compressed import Part, gzip_of
+from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.instruments import service_instruments
 from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
 from telemetry_collector.weights_file import parse_weights
 
-__all__ = ["SERVICE", "make_app"]
+__all__ = ["SERVICE", "admission_of", "make_app"]
 
 SERVICE: web.AppKey[CollectorService] = web.AppKey("service", CollectorService)
 _REGISTRY: web.AppKey[CollectorRegistry] = web.AppKey("registry", CollectorRegistry)
 _LIFE: web.AppKey[str] = web.AppKey("life", str)
+_ADMISSION: web.AppKey[Admission] = web.AppKey("admission", Admission)
+_RIGHT: web.RequestKey[Right] = web.RequestKey("right", Right)  # of whoever asks
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +77,7 @@ def make_app(service: CollectorService, more_routes: Iterable[web.RouteDef] = ()
     app = web.Application(middlewares=[_answer_for_all], client_max_size=service.config.body_max_bytes)
     app[SERVICE] = service
     app[_LIFE] = secrets.token_hex(4)
+    app[_ADMISSION] = admission_of(service.config)
     app[_REGISTRY] = CollectorRegistry(auto_describe=True)
     app[_REGISTRY].register(PrometheusExport(service.collector, service_instruments(service)))
     app.add_routes(
@@ -89,23 +97,30 @@ def make_app(service: CollectorService, more_routes: Iterable[web.RouteDef] = ()
     return app
 
 
-class _RefusedError(Exception):
-    """A request that can't be served, with the sentence that says why."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
+def admission_of(config: ServiceConfig) -> Admission:
+    """Who may ask for what, as a configuration says it."""
+    tokens = {
+        Right.READ: config.read_token,
+        Right.INGEST: config.ingest_token,
+        Right.OPERATE: config.operate_token,
+    }
+    return Admission(
+        {right: token for right, token in tokens.items() if token is not None},
+        [host.lower() for host in config.allowed_hosts],
+    )
 
 
 @web.middleware
 async def _answer_for_all(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Count the request, and turn what goes wrong into JSON."""
     service = request.app[SERVICE]
-    service.hear_of((request.headers.get(CLIENT_HEADER) or request.remote or "?")[:_CLIENT_NAME_MAX])
     try:
+        _admit(request)
+        service.hear_of((request.headers.get(CLIENT_HEADER) or request.remote or "?")[:_CLIENT_NAME_MAX])
         response = await handler(request)
-    except _RefusedError as refusal:
+    except RefusedError as refusal:
         response = _refused(refusal.status, str(refusal))
+        response.headers.update(refusal.headers)
     except web.HTTPRequestEntityTooLarge:
         response = _refused(413, f"the request is larger than {service.config.body_max_bytes} bytes")
     except web.HTTPException as error:
@@ -115,9 +130,25 @@ async def _answer_for_all(request: web.Request, handler: Handler) -> web.StreamR
     except Exception:  # noqa: BLE001 - the edge: whoever asked gets an answer
         _log.exception("%s %s failed", request.method, request.path)
         response = _refused(500, "this is a fault of the collector service; its log says more")
-    resource = request.match_info.route.resource
-    service.requests[resource.canonical if resource is not None else "other", response.status] += 1
+    service.requests[_route(request), response.status] += 1
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
     return response
+
+
+def _admit(request: web.Request) -> None:
+    """Let in who may ask for this, and note what else they may do."""
+    admission = request.app[_ADMISSION]
+    headers = request.headers
+    admission.check_browser(
+        request.method, hosts=headers.getall("Host", []), origins=headers.getall("Origin", [])
+    )
+    request[_RIGHT] = admission.right_of(headers.getall("Authorization", []))
+    admission.check(request.method, _route(request), right=request[_RIGHT])
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "other"
 
 
 def _refused(status: int, sentence: str) -> web.Response:
@@ -134,7 +165,7 @@ async def _get_snapshot(request: web.Request) -> web.Response:
     arrived_at_s = service.now_s()
     are_new, has_room = service.ask_for(topics or ())
     if not has_room:
-        raise _RefusedError(
+        raise RefusedError(
             429, f"{service.config.topics_max} topics are measured already, and no more are; ask for fewer"
         )
     cached = service.latest
@@ -165,9 +196,9 @@ def _topics(request: web.Request) -> frozenset[str] | None:
     topics = frozenset(filter(None, text.split(",")))
     for topic in topics:
         if len(topic) > _TOPIC_NAME_MAX or not topic.isprintable():
-            raise _RefusedError(400, f"topics: {topic[:50]!r} can't be a topic's name")
+            raise RefusedError(400, f"topics: {topic[:50]!r} can't be a topic's name")
     if len(topics) > request.app[SERVICE].config.topics_max:
-        raise _RefusedError(400, f"topics: {len(topics)} of them are more than are measured for others")
+        raise RefusedError(400, f"topics: {len(topics)} of them are more than are measured for others")
     return topics
 
 
@@ -178,14 +209,14 @@ def _max_age_s(request: web.Request) -> float:
     except ValueError:
         max_age_s = math.nan
     if not max_age_s >= 0:
-        raise _RefusedError(400, f"max_age_s: {str(text)[:50]!r} is not a number of seconds from 0 on")
+        raise RefusedError(400, f"max_age_s: {str(text)[:50]!r} is not a number of seconds from 0 on")
     return max_age_s
 
 
 def _latest(service: CollectorService) -> CachedSnapshot:
     cached = service.latest
     if cached is None:
-        raise _RefusedError(503, f"nothing has been measured yet{_reasons(service)}")
+        raise RefusedError(503, f"nothing has been measured yet{_reasons(service)}")
     return cached
 
 
@@ -205,38 +236,21 @@ async def _get_weights(request: web.Request) -> web.Response:
 
 async def _put_weights(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
-    _authorize(request)
     try:
         weights = parse_weights(await request.read())
     except ValueError as error:
-        raise _RefusedError(400, f"{error}; the weights in force are kept") from error
+        raise RefusedError(400, f"{error}; the weights in force are kept") from error
     try:
         await service.set_weights(weights)
     except OSError as error:
         _log.warning("weights can't be kept: %s", error)
-        raise _RefusedError(
+        raise RefusedError(
             500, f"they can't be kept ({error.strerror}); the weights in force are kept"
         ) from error
     _log.info(
         "weights are now %s, as %s asked", weights.model_dump_json(exclude_defaults=True), request.remote
     )
     return await _get_weights(request)
-
-
-def _authorize(request: web.Request) -> None:
-    token = request.app[SERVICE].config.token
-    if token is None:
-        raise _RefusedError(
-            403, "weights can't be changed here: the service was started without a token that allows it"
-        )
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    known = token.get_secret_value().encode()
-    if scheme.lower() != "bearer" or not hmac.compare_digest(
-        given.strip().encode("utf-8", "surrogateescape"), known
-    ):
-        raise _RefusedError(
-            401, "weights are changed with the header 'Authorization: Bearer TOKEN', and its token"
-        )
 
 
 # What loads and producers say.
@@ -248,11 +262,11 @@ async def _put_intent(request: web.Request) -> web.Response:
     intent = _validated(lambda: Intent.model_validate_json(body))
     for broker_id in intent.bytes_by_broker:
         if not 0 <= broker_id < 1 << 31:  # a client would refuse the answer that it is in
-            raise _RefusedError(400, f"bytes_by_broker: {str(broker_id)[:20]} can't be a broker's id")
+            raise RefusedError(400, f"bytes_by_broker: {str(broker_id)[:20]} can't be a broker's id")
     if max(intent.bytes_by_broker.values(), default=0) > _BYTES_MAX:
-        raise _RefusedError(400, f"bytes_by_broker: more than {_BYTES_MAX} bytes can't be for one broker")
+        raise RefusedError(400, f"bytes_by_broker: more than {_BYTES_MAX} bytes can't be for one broker")
     if not service.announce(intent, len(body)):
-        raise _RefusedError(
+        raise RefusedError(
             429, f"{service.config.intents_max} loads have announced bytes; no more are counted"
         )
     return web.Response(status=204)
@@ -261,7 +275,7 @@ async def _put_intent(request: web.Request) -> web.Response:
 async def _delete_intent(request: web.Request) -> web.Response:
     load = request.query.get("load")
     if not load:
-        raise _RefusedError(400, "load: say whose intent ends, as ?load=NAME")
+        raise RefusedError(400, "load: say whose intent ends, as ?load=NAME")
     request.app[SERVICE].withdraw(load)
     return web.Response(status=204)
 
@@ -271,7 +285,7 @@ async def _put_reports(request: web.Request) -> web.Response:
     body = await request.read()
     reports = _validated(lambda: _REPORTS.validate_json(body))
     if not service.report(reports, len(body) // max(1, len(reports))):
-        raise _RefusedError(429, f"{service.config.reports_max} routes are shown; no more are")
+        raise RefusedError(429, f"{service.config.reports_max} routes are shown; no more are")
     return web.Response(status=204)
 
 
@@ -281,7 +295,7 @@ def _validated(validate: Callable[[], T]) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:100]
-        raise _RefusedError(400, f"{where + ': ' if where else ''}{first['msg']}") from error
+        raise RefusedError(400, f"{where + ': ' if where else ''}{first['msg']}") from error
 
 
 # For whoever operates it.
@@ -298,7 +312,11 @@ async def _get_health(_: web.Request) -> web.Response:
 
 async def _get_readiness(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
-    cached = _latest(service)
+    cached = service.latest
+    # Which broker failed of what is for those who may read; probes come without a token.
+    reasons = _reasons(service) if request[_RIGHT] >= Right.READ else ""
+    if cached is None:
+        raise RefusedError(503, f"nothing has been measured yet{reasons}")
     if cached.is_stale:
-        raise _RefusedError(503, f"the latest snapshot is {cached.age_s:.0f} s old{_reasons(service)}")
+        raise RefusedError(503, f"the latest snapshot is {cached.age_s:.0f} s old{reasons}")
     return web.json_response({"status": "ready", "age_s": round(cached.age_s, 3)})

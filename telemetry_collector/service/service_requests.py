@@ -12,12 +12,16 @@ import math
 import os
 import secrets
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
-from pydantic import TypeAdapter
+from pydantic import SecretStr, TypeAdapter, ValidationError
 
+from kafka_connection import Connection
+from kafka_connection.connection import first_reason
+from kafka_connection.secrets import BearerToken, read_secret
 from telemetry_collector.errors import ServiceUnusableError
 from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, SnapshotAnswer, decode_answer
@@ -30,6 +34,7 @@ _SENTENCE_MAX_CHARS = 300
 # More than this is decoded in a thread, as the loop would stand still for more than a few milliseconds.
 _LARGE_BYTES = 64 << 10
 _REPORTS = TypeAdapter(Sequence[RouteReport])
+_TOKEN: TypeAdapter[SecretStr] = TypeAdapter(BearerToken)
 
 
 class Tagged(NamedTuple):
@@ -43,13 +48,16 @@ class ServiceRequests:
     """A client of one service. Used from one asyncio loop; an asynchronous context manager.
 
     Args:
-        url: the service's, without a slash at its end.
+        connection: the service's URL, and what it asks of those who use it.
         timeout_s: how long each request may take as a whole, in seconds.
     """
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self._url = url
+    def __init__(self, connection: Connection, timeout_s: float) -> None:
+        assert connection.collector_url is not None
+        self._connection = connection
+        self._url = connection.collector_url
         self._timeout_s = timeout_s
+        self._tls: ssl.SSLContext | None = None
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=timeout_s),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -120,9 +128,14 @@ class ServiceRequests:
         await self._ask("PUT", "/v1/reports", data=_REPORTS.dump_json(reports))
 
     async def _ask(self, method: str, path: str, **options: Any) -> tuple[int, bytes, str | None]:
+        # Whoever a redirection named would be sent the token.
+        options |= {
+            "allow_redirects": False,
+            "headers": {**options.get("headers", {}), **self._authorization()},
+        }
         try:
             async with self._session.request(
-                method, self._url + path, allow_redirects=False, **options
+                method, self._url + path, ssl=self._trusted(), **options
             ) as response:
                 if response.status not in (200, 204, 304):
                     raise ServiceUnusableError(await _sentence(response))
@@ -132,6 +145,29 @@ class ServiceRequests:
             raise ServiceUnusableError(f"no answer within {self._timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise ServiceUnusableError(_why(error)) from error
+
+    def _authorization(self) -> dict[str, str]:
+        """The header with the token; from a file anew each time, as it is replaced while we run."""
+        path = self._connection.collector_token_path
+        try:
+            token = _TOKEN.validate_python(read_secret(path)) if path else self._connection.collector_token
+        except ValueError as error:
+            reason = first_reason(error) if isinstance(error, ValidationError) else str(error)
+            raise ServiceUnusableError(f"there is no token to show it: {reason}") from error
+        return {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+
+    def _trusted(self) -> ssl.SSLContext | bool:
+        """Whose certificates are trusted; True: the system's authorities."""
+        path = self._connection.collector_ca_path
+        if path is None:
+            return True
+        if self._tls is None:
+            try:
+                self._tls = ssl.create_default_context(cafile=path)
+            except OSError as error:  # of the file, or of what is in it
+                reason = error.strerror or str(error)
+                raise ServiceUnusableError(f"the authorities in {path} can't be read: {reason}") from error
+        return self._tls
 
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
@@ -156,6 +192,8 @@ async def _sentence(response: aiohttp.ClientResponse) -> str:
 def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"its host name can't be looked up: {error.os_error.strerror or error.os_error}"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate isn't trusted: {error.certificate_error}"[:_SENTENCE_MAX_CHARS]
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno
         return os.strerror(number).lower() if number else str(error.os_error)[:_SENTENCE_MAX_CHARS]

@@ -8,6 +8,7 @@ with FakeService(FakeCluster(make_snapshot([100, 200]))) as service:
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import zlib
 from collections.abc import Awaitable, Callable
@@ -47,13 +48,19 @@ class FakeService:
     """
 
     def __init__(
-        self, cluster: FakeCluster | Connection, config: ServiceConfig | None = None, *, port: int = 0
+        self,
+        cluster: FakeCluster | Connection,
+        config: ServiceConfig | None = None,
+        *,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.cluster = cluster
         self.misbehave: Misbehaviour | None = None
         self.num_requests = 0
         self._config = config or ServiceConfig()
         self._port = port
+        self._tls = tls
         self._is_serving = threading.Event()
         self._service: CollectorService | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,7 +70,7 @@ class FakeService:
     @property
     def url(self) -> str:
         """Where it is; known once it has been entered."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}"
 
     @property
     def service(self) -> CollectorService:
@@ -102,7 +109,9 @@ class FakeService:
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
             await runner.setup()
             try:
-                await web.TCPSite(runner, "127.0.0.1", self._port, reuse_address=True).start()
+                await web.TCPSite(
+                    runner, "127.0.0.1", self._port, reuse_address=True, ssl_context=self._tls
+                ).start()
                 self._port = runner.addresses[0][1]
                 self._is_serving.set()
                 await self._stop.wait()

@@ -68,6 +68,8 @@ class Served:
     def __init__(self, known: Known) -> None:
         self._known = known
         self._port = 0
+        self.token: str | None = None  # that it asks for
+        self.asked: list[str] = []
         self.start()
 
     @property
@@ -92,7 +94,10 @@ class Served:
         async def live_page(_: web.Request) -> web.Response:
             return web.Response(text=page.html, headers=page.headers)
 
-        async def overview(_: web.Request) -> web.Response:
+        async def overview(request: web.Request) -> web.Response:
+            self.asked.append(str(request.url))
+            if self.token not in (None, request.headers.get("Authorization", "").removeprefix("Bearer ")):
+                return web.json_response({"error": "it needs a token"}, status=401)
             return web.Response(text=self._known.overview_json(), content_type="application/json")
 
         app = web.Application()
@@ -129,7 +134,7 @@ def opened(browser: Browser, served: Served) -> Iterator[Callable[..., Page]]:
 
     def complain(message: ConsoleMessage) -> None:
         # The browser itself writes down each request that fails, and what a test tried in vain.
-        expected = "ERR_CONNECTION", "TrustedHTML"
+        expected = "ERR_CONNECTION", "TrustedHTML", "401"
         if message.type in ("error", "warning") and not any(text in message.text for text in expected):
             complaints.append(message.text)
 
@@ -356,3 +361,30 @@ def test_nothing_moves_for_those_who_want_it_still(opened: Callable[..., Page]) 
     duration = "getComputedStyle(document.querySelector('.bar rect')).transitionDuration"
     assert opened(reduced_motion="no-preference").evaluate(duration) != "0s"
     assert opened(reduced_motion="reduce").evaluate(duration) == "0s"
+
+
+def test_a_token_is_asked_for_kept_for_the_tab_and_sent_in_a_header_alone(
+    served: Served, opened: Callable[..., Page]
+) -> None:
+    served.token = "to-read"
+    page = opened()
+    expect(page.locator("#live")).to_have_text("Locked")
+    expect(page.locator("#entry")).to_be_visible()
+    expect(page.locator("#brokers tbody tr")).to_have_count(0)
+    field = page.get_by_label("Token")
+    for wrong, said in (("two words", "Whoever runs it"), ("<b>guess</b>", "That token doesn't allow")):
+        field.fill(wrong)
+        page.get_by_role("button", name="Show the page").click()
+        expect(page.locator("#entry-said")).to_contain_text(said)
+    field.fill("to-read")
+    field.press("Enter")
+    expect(page.locator("#brokers tbody tr")).to_have_count(3)
+    expect(page.locator("#entry")).to_be_hidden()
+    expect(page.locator("#live")).to_have_text("Live")
+    page.reload()
+    expect(page.locator("#brokers tbody tr")).to_have_count(3)  # the tab remembers
+    assert page.url == served.url
+    assert not any("to-read" in url for url in served.asked)
+    assert page.evaluate("localStorage.length") == 0
+    served.token = "another"
+    expect(page.locator("#entry")).to_be_visible()

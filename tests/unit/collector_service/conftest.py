@@ -35,7 +35,7 @@ SELDOM = CollectorConfig(
     full_deadline_s=60.0,
     straggler_wait_s=60.0,
 )
-CONFIG = ServiceConfig(token=SecretStr("secret"), measure_wait_s=60.0, weights_poll_s=0.05)
+CONFIG = ServiceConfig(operate_token=SecretStr("secret"), measure_wait_s=60.0, weights_poll_s=0.05)
 
 Client = TestClient[web.Request, web.Application]
 

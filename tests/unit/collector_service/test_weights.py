@@ -25,7 +25,7 @@ SELDOM = CollectorConfig(
     interval_s=3600.0, full_interval_s=3600.0, age_max_s=10_000.0, deadline_s=60.0, full_deadline_s=60.0
 )
 TOKEN = {"Authorization": "Bearer secret"}
-CONFIG = ServiceConfig(token=SecretStr("secret"), weights_poll_s=0.05)
+CONFIG = ServiceConfig(operate_token=SecretStr("secret"), weights_poll_s=0.05)
 
 # What conftest.py makes.
 Serving = Callable[..., Any]
@@ -102,7 +102,7 @@ def test_a_service_without_a_token_lets_nobody_change_weights(serving: Serving, 
 
 def test_an_empty_token_that_everybody_would_know_is_refused() -> None:
     with pytest.raises(ValueError, match="token"):
-        ServiceConfig(token=SecretStr(""))
+        ServiceConfig(operate_token=SecretStr(""))
 
 
 def test_weights_are_kept_in_a_file_and_follow_it_when_it_is_edited(
