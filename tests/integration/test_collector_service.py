@@ -138,7 +138,7 @@ def test_weights_changed_with_the_token_reach_producers_that_run(
 ) -> None:
     token_path, weights_path = tmp_path / "token", tmp_path / "weights.json"
     token_path.write_text("secret\n")
-    options = ("--token-file", str(token_path), "--weights", str(weights_path))
+    options = ("--operate-token-file", str(token_path), "--weights", str(weights_path))
     service = start_collector(connection, *options)
     with_service = connection.model_copy(update={"collector_url": service.url})
     config = ProducerConfig(refresh_s=0.1)

@@ -52,6 +52,7 @@ def test_prometheus_scrapes_the_port_that_the_collector_serves(compose: dict[str
     assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": ["collector:9405"]}]
     assert "--port 9405" in collector["command"]
     assert collector["ports"] == ["127.0.0.1:9405:9405"]
+    assert "--allowed-host collector " in collector["command"]
 
 
 def test_what_is_mounted_from_here_is_here(compose: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,21 @@ def run(promtool: str, *arguments: str) -> None:
 def test_prometheus_takes_its_configuration_and_the_rules(promtool: str) -> None:
     run(promtool, "check", "config", "--lint=all", "--lint-fatal", "prometheus.yml")
     run(promtool, "check", "rules", "--lint=all", "--lint-fatal", "alerts.yml")
+
+
+def test_prometheus_can_show_a_token_and_check_a_certificate(
+    promtool: str, tmp_path: Path, certificate: Path
+) -> None:
+    for line in ("authorization", "scheme", "tls_config"):
+        assert (PROMETHEUS / "prometheus.yml").read_text().count(f"    # {line}: ") == 1
+    wanted = re.sub(
+        "# (authorization|scheme|tls_config): ", r"\1: ", (PROMETHEUS / "prometheus.yml").read_text()
+    )
+    (tmp_path / "prometheus.yml").write_text(wanted)
+    shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
+    shutil.copy(certificate.with_name("ca.pem"), tmp_path / "authorities.pem")
+    (tmp_path / "read-token").write_text("secret")
+    run(promtool, "check", "config", "--lint=all", "--lint-fatal", str(tmp_path / "prometheus.yml"))
 
 
 def test_alerts_fire_when_they_should_and_not_otherwise(promtool: str) -> None:
