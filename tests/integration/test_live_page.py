@@ -371,7 +371,7 @@ def test_a_token_is_asked_for_kept_for_the_tab_and_sent_in_a_header_alone(
     expect(page.locator("#live")).to_have_text("Locked")
     expect(page.locator("#entry")).to_be_visible()
     expect(page.locator("#brokers tbody tr")).to_have_count(0)
-    field = page.get_by_label("Token")
+    field = page.get_by_role("textbox", name="Token")
     for wrong, said in (("two words", "Whoever runs it"), ("<b>guess</b>", "That token doesn't allow")):
         field.fill(wrong)
         page.get_by_role("button", name="Show the page").click()
