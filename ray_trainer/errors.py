@@ -13,6 +13,8 @@
     ├── StorageUnwritableError      the run's folder can't be made or written
     ├── InvalidCheckpointError      a checkpoint's folder is incomplete, damaged or foreign
     ├── CheckpointMismatchError     a good checkpoint, but of another dataset version or plan
+    ├── ShardedStateError           state that is spread over ranks can't be kept yet
+    ├── RanksDifferError            what is to be kept is not the same on every rank
     ├── CheckpointUnreadableError   a rank can't read what rank 0 can
     ├── CheckpointWriteError        checkpoints can't be written any more (retriable)
     ├── RunTakenOverError           another driver goes on with this run
@@ -132,7 +134,7 @@ class InvalidCheckpointError(TrainerError):
 
 
 class CheckpointMismatchError(TrainerError):
-    """A good checkpoint, but taken with another dataset version or plan than the reader has now.
+    """A good checkpoint, but of another dataset version or plan, or of another model, than there is now.
 
     Attributes:
         place: the checkpoint's folder.
@@ -142,11 +144,58 @@ class CheckpointMismatchError(TrainerError):
     def __init__(self, place: str, differences: Mapping[str, tuple[object, object]]) -> None:
         what = "; ".join(f"{name} was {then!r}, is now {now!r}" for name, (then, now) in differences.items())
         super().__init__(
-            f"checkpoint {place} does not go with what is asked for: {what}; going on would repeat or skip "
-            "samples. Ask for what the run began with, or start a new run (--run)."
+            f"checkpoint {place} does not go with what is asked for: {what}; going on with it would be "
+            "another training. Ask for what the run began with, or start a new run (--run)."
         )
         self.place = place
         self.differences = dict(differences)
+
+
+class ShardedStateError(TrainerError):
+    """State is spread over ranks, and a checkpoint holds rank 0's copy alone: the rest would be lost.
+
+    Attributes:
+        path: where it is: the part's name, then names and numbers inside of it.
+        kind: the class that is known to be spread: `DTensor`, `FSDPModule`, ...
+        rank: who noticed.
+    """
+
+    def __init__(self, path: str, *, kind: str, rank: int) -> None:
+        super().__init__(
+            f"{path} is a {kind} (on rank {rank}): its state is spread over ranks, and a checkpoint holds "
+            "rank 0's alone, so resuming would lose the rest of it. Sharded state (FSDP, tensor parallelism, "
+            "ZeRO) is not supported yet; use prepare_model(), whose model is whole on every rank."
+        )
+        self.path = path
+        self.kind = kind
+        self.rank = rank
+
+
+class RanksDifferError(TrainerError):
+    """What is to be kept has other names, shapes or dtypes on some rank than on rank 0.
+
+    Attributes:
+        rank: the first that differs from rank 0.
+        differences: where -> (on rank 0, on that rank); the first few.
+        num_differences: how many there are in all.
+    """
+
+    def __init__(
+        self, *, rank: int, differences: Mapping[str, tuple[str, str]], num_differences: int
+    ) -> None:
+        what = "; ".join(
+            f"{path} is {first} on rank 0 and {other} on rank {rank}"
+            for path, (first, other) in differences.items()
+        )
+        more = num_differences - len(differences)
+        super().__init__(
+            f"the ranks don't keep the same state: {what}{f'; and {more} more' if more else ''}. A "
+            "checkpoint holds rank 0's, and every rank loads it: make model, optimizer and state alike on "
+            "every rank."
+        )
+        self.rank = rank
+        self.differences = dict(differences)
+        self.num_differences = num_differences
 
 
 class CheckpointUnreadableError(TrainerError):

@@ -57,6 +57,11 @@ class Agreement:
         self._pending: PendingSum | None = None
         self._has_loss = False
 
+    @property
+    def is_pending(self) -> bool:
+        """Something was wished and not decided: a call that other ranks may never make."""
+        return self._pending is not None
+
     def decide(self) -> Decision:
         """What was wished at the step before. Nothing at the first."""
         if self._pending is None:

@@ -132,10 +132,15 @@ class CheckpointWriter:
             raise CheckpointWriteError(self._storage.place(), f"not written within {timeout_s} s")
         self.raise_if_failed()
 
-    def close(self) -> None:
-        """Stop the thread after what it has to do; does not wait for peers that are gone."""
+    def close(self) -> bool:
+        """Stop the thread after what it has to do; does not wait for peers that are gone.
+
+        Returns:
+            Whether it has ended; else it still waits for a peer.
+        """
         self._jobs.put(None)
         self._thread.join(timeout=5.0 if self.is_busy else None)
+        return not self._thread.is_alive()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

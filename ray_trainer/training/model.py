@@ -97,7 +97,8 @@ def detached_copy(value: Any, _copies: dict[Any, torch.Tensor] | None = None) ->
     """
     copies = {} if _copies is None else _copies
     if isinstance(value, torch.Tensor):
-        key = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
+        # A tensor that is made of others has no address of its own: all such would be taken for one.
+        key = (value.data_ptr() or id(value), value.shape, value.stride(), value.dtype, value.device)
         if key not in copies or value.numel() == 0:
             copies[key] = value.detach().to("cpu", copy=True)
         return copies[key]
@@ -108,7 +109,7 @@ def detached_copy(value: Any, _copies: dict[Any, torch.Tensor] | None = None) ->
         if hasattr(value, "_metadata"):  # a state_dict's versions
             copied._metadata = copy.deepcopy(value._metadata)
         return copied
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+    if type(value) in (list, tuple):
         return type(value)(detached_copy(item, copies) for item in value)
     if isinstance(value, np.generic):  # of a schedule that computes with NumPy
         return value.item()  # the same number, and one that torch.load(weights_only=True) reads

@@ -2,8 +2,10 @@
 
 Two gloo groups of our own beside the one that carries gradients, because calls of a group have to come in
 the same order on every rank: one for the training thread, one for the thread that writes checkpoints.
-The training thread never waits for an answer: what is asked at a step is answered at the next, when it has
-long arrived. A process alone, without torch.distributed, is a world of one rank and agrees with itself.
+What is asked at every step is answered at the next, when it has long arrived, so the training thread doesn't
+wait for it. It does wait where an answer is needed at once: when an attempt begins or ends, and in each step
+whose loss is a sum over tokens (`Session.parts(num_tokens=)`). A process alone, without torch.distributed, is
+a world of one rank and agrees with itself.
 """
 
 from __future__ import annotations
@@ -48,10 +50,22 @@ class Peers:
         is_distributed = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if is_distributed else 0
         self.world_size = dist.get_world_size() if is_distributed else 1
+        self._control: Any = None
+        self._background: Any = None
         if self.world_size > 1:
             timeout = timedelta(seconds=timeout_s)
-            self._control: Any = dist.new_group(backend="gloo", timeout=timeout)
-            self._background: Any = dist.new_group(backend="gloo", timeout=timeout)
+            self._control = dist.new_group(backend="gloo", timeout=timeout)
+            self._background = dist.new_group(backend="gloo", timeout=timeout)
+
+    def close(self) -> None:
+        """Let go of both groups, with their threads and sockets. No call may be under way, or follow.
+
+        (Under way: gloo waits for it first, up to `timeout_s` for a peer that never makes the same call.)
+        """
+        if self.world_size > 1 and self._control is not None and dist.is_initialized():
+            for group in (self._control, self._background):
+                dist.destroy_process_group(group)
+        self._control = self._background = None
 
     def broadcast(self, value: T) -> T:
         """Rank 0's value, on every rank; what the others pass is ignored. Training thread only."""

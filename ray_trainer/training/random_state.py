@@ -1,25 +1,33 @@
-"""Random state that needs no file: set anew for each step, from (seed, step, rank).
+"""Random state that needs no file: set anew for each step, from (seed, step, rank) and what it is for.
 
 A resumed run goes on with the numbers it would have had, and a rank that a resize brings has defined ones.
 """
 
 from __future__ import annotations
 
+import enum
 import random
 from typing import Final
 
 import numpy as np
 import torch
 
-__all__ = ["seed_step", "step_seed"]
+__all__ = ["Purpose", "seed_step", "step_seed"]
 
 _MASK: Final = (1 << 64) - 1
 
 
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """64 bits, different for every (seed, step, rank): splitmix64 folded over the three."""
+class Purpose(enum.Enum):
+    """What a step's random numbers are for, each its own: a transform's must not come again in dropout."""
+
+    LOOP = ()
+    BATCH = (1,)
+
+
+def step_seed(seed: int, step: int, rank: int, purpose: Purpose = Purpose.LOOP) -> int:
+    """64 bits, different for every (seed, step, rank, purpose): splitmix64 folded over them."""
     mixed = 0
-    for part in (seed, step, rank):
+    for part in (seed, step, rank, *purpose.value):
         mixed = (mixed + part + 0x9E3779B97F4A7C15) & _MASK
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -27,9 +35,9 @@ def step_seed(seed: int, step: int, rank: int) -> int:
     return mixed
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
+def seed_step(seed: int, step: int, rank: int, *, purpose: Purpose) -> None:
     """Set what torch (all devices), NumPy and Python draw from, in this process."""
-    mixed = step_seed(seed, step, rank)
+    mixed = step_seed(seed, step, rank, purpose)
     torch.manual_seed(mixed)
     np.random.seed(mixed & 0xFFFFFFFF)
     random.seed(mixed)

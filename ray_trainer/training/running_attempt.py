@@ -22,7 +22,7 @@ from ray_trainer.training.checkpoint_schedule import CheckpointSchedule
 from ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
 from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
 from ray_trainer.training.group_progress import GroupProgress, group_of
-from ray_trainer.training.model import detached_copy
+from ray_trainer.training.kept_state import KeptState
 from ray_trainer.training.step_books import OpenStep, StepBooks
 
 __all__ = ["RunningAttempt"]
@@ -36,17 +36,15 @@ class RunningAttempt:
 
     Args:
         reader: Its state is read at each checkpoint.
-        state_parts: Name to what has a `state_dict`, or None.
+        kept: What a checkpoint holds.
     """
 
-    def __init__(
-        self, place: RunPlace, began: AttemptStarted, *, reader: Any, state_parts: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, place: RunPlace, began: AttemptStarted, *, reader: Any, kept: KeptState) -> None:
         self._place = place
         self._link = place.context.link
         self._rank = place.peers.rank
         self._reader = reader
-        self._state_parts = state_parts
+        self._kept = kept
         self.number = began.attempt
         self.step = began.step
         self.is_stopped = False
@@ -124,8 +122,9 @@ class RunningAttempt:
             self.abandon()
 
     def abandon(self) -> None:
-        """End the threads."""
-        self._writer.close()
+        """End the threads, and the groups of ranks where nothing waits in them any more."""
+        if self._writer.close() and not self._agreement.is_pending:
+            self._place.peers.close()
         if self._group is not None:
             self._group.close()
 
@@ -157,9 +156,7 @@ class RunningAttempt:
     def _take_checkpoint(self) -> None:
         began_s = time.monotonic()
         position, plan, cursor = self._reader.state_dict(), self._reader.plan, self._reader.cursor
-        state: dict[str, Any] | None = None
-        if self._rank == 0:
-            state = detached_copy({n: p.state_dict() for n, p in self._state_parts.items() if p is not None})
+        state = self._kept.copy() if self._rank == 0 else None
         job = CheckpointJob(
             folder=f"{self._folder}/{checkpoint_name(self.number, self.step)}",
             state=state,

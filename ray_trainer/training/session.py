@@ -11,6 +11,9 @@
             if session.end_step(batch):              # checkpoint when due; True: asked to stop
                 return
 
+What else has a `state_dict` (a gradient scaler, averaged weights, counters) is kept with the model:
+`Session(..., state={"scaler": scaler})`, and `session.backward(loss, scale=scaler)`.
+
 It works in a worker of `train`, under torchrun, and in a plain process of one rank. Whatever ranks have to
 do together (checkpoint, stop) is agreed on while the next step runs (agreement.py); writing happens behind
 (checkpoint_writer.py). So the loop pays for copying the model, and for nothing else.
@@ -19,9 +22,9 @@ Invariants, checked in tests/unit/test_session.py and tests/fault/test_training_
 1. A checkpoint holds the model after exactly the samples that its cursor and the books say.
 2. Gradients are those of one worker with the whole step, for models without batch statistics.
 3. On CPU, with the same world size and `prepare_model(bit_equal=True)`, a resumed run's losses and
-   parameters equal an uninterrupted one's bit for bit.
+   parameters equal an uninterrupted one's bit for bit, also when a transform draws random numbers.
 
-Read next: attempt.py (how an attempt begins), ledger.py (the books), model.py.
+Read next: kept_state.py (what a checkpoint holds), attempt.py (how an attempt begins), ledger.py (the books).
 """
 
 from __future__ import annotations
@@ -35,13 +38,13 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from ray_trainer.errors import CheckpointMismatchError
 from ray_trainer.training.attempt import RunPlace, begin_attempt, find_checkpoint, load_checkpoint
 from ray_trainer.training.checkpoint import Checkpoint, CheckpointIndex
 from ray_trainer.training.events import Evaluated, Note
-from ray_trainer.training.model import has_batch_norm, model_device, set_gradient_sync, unwrap
+from ray_trainer.training.kept_state import KeptState
+from ray_trainer.training.model import has_batch_norm, model_device, set_gradient_sync
 from ray_trainer.training.peers import Peers
-from ray_trainer.training.random_state import seed_step
+from ray_trainer.training.random_state import Purpose, seed_step
 from ray_trainer.training.run_context import NoLink, RunContext, current_run
 from ray_trainer.training.run_record import RunRecord, create_run, new_run
 from ray_trainer.training.running_attempt import RunningAttempt
@@ -63,6 +66,9 @@ class Session:
         optimizer: Anything with `state_dict` and `load_state_dict`.
         scheduler: The same; None: there is none.
         reader: A `DatasetReader`.
+        state: Whatever else a checkpoint is to keep, by name: a gradient scaler, averaged weights, a second
+            optimizer, counters. Anything with `state_dict` and `load_state_dict`; rank 0's is kept, and every
+            rank loads it. The same names on every rank and each time the run goes on.
         run: The run's name. Not needed in a worker of `train`, nor is `storage`.
         storage: Where its folder is: a path, or a URI of a file system that pyarrow knows.
         checkpoint_interval_s: Seconds between checkpoints, 0 or more; None: max(4 s, cost / 0.002).
@@ -70,7 +76,10 @@ class Session:
         seed: Of the random state that is set for each step; None: the reader's.
 
     Raises:
-        ValueError: No run or storage is known.
+        ValueError: No run or storage is known, or a name in `state` is not to be used.
+        TypeError: Something to keep has no `state_dict`, or a state that can't be loaded again safely.
+        ShardedStateError: Some state is spread over ranks (FSDP, tensor parallelism).
+        RanksDifferError: It has other names, shapes or dtypes on another rank.
         StorageUnwritableError: The run's folder can't be written.
         RunMismatchError: The run exists, with another dataset or plan.
     """
@@ -82,6 +91,7 @@ class Session:
         scheduler: Any,
         reader: Any,
         *,
+        state: Mapping[str, Any] | None = None,
         run: str | None = None,
         storage: str | Path | None = None,
         checkpoint_interval_s: float | None = None,
@@ -91,13 +101,10 @@ class Session:
         context = _context(run, storage, checkpoint_interval_s, keep_checkpoints)
         self.model = model
         self.reader = reader
-        self._state_parts = {"model": unwrap(model), "optimizer": optimizer, "scheduler": scheduler}
+        self._kept = KeptState(model, optimizer, scheduler, state)
         self._seed: int = reader.seed if seed is None else seed
-        peers = Peers()
-        self.rank, self.world_size = peers.rank, peers.world_size
-        folder = RunStorage(context.storage, context.run)
-        record = peers.from_rank_zero(lambda: _open_run(folder, reader))
-        self._place = RunPlace(context, peers, folder, record)
+        self._place = self._join(context)
+        self.rank, self.world_size = self._place.peers.rank, self._place.peers.world_size
         if threads := context.torch_threads or context.default_threads:
             torch.set_num_threads(threads)
         self._attempt: RunningAttempt | None = None
@@ -105,6 +112,18 @@ class Session:
         self._is_closed = False
         self._stop_asked = False
         context.sessions.append(self)
+
+    def _join(self, context: RunContext) -> RunPlace:
+        """The run's folder and record, when all ranks are there and keep the same."""
+        peers = Peers()
+        try:
+            self._kept.check(peers)
+            folder = RunStorage(context.storage, context.run)
+            record = peers.from_rank_zero(lambda: _open_run(folder, self.reader))
+        except BaseException:
+            peers.close()
+            raise
+        return RunPlace(context, peers, folder, record)
 
     @property
     def step(self) -> int:
@@ -129,7 +148,7 @@ class Session:
     # -- beginning ---------------------------------------------------------------------------------
 
     def resume(self) -> bool:
-        """Load the newest valid checkpoint into model, optimizer, scheduler and reader.
+        """Load the newest valid checkpoint into model, optimizer, scheduler, other state and reader.
 
         What was passed over on the way (missing, truncated, foreign) is told. Call it on every rank, before
         `steps`; without it the run begins anew.
@@ -138,45 +157,32 @@ class Session:
             Whether there was one.
 
         Raises:
-            CheckpointMismatchError: It was taken with another dataset version or plan, or of another model,
-                optimizer or scheduler.
+            CheckpointMismatchError: It was taken with another dataset version or plan, or of other names,
+                shapes or dtypes than are to be loaded.
+            ShardedStateError, RanksDifferError: As when the session was made.
             CheckpointUnreadableError: Some rank can't read it.
         """
         if self._attempt is not None:
             raise RuntimeError("resume() comes first, once")
+        self._kept.check(self._place.peers)
         checkpoint, notes = find_checkpoint(self._place)
         for note in notes:
             self._tell_note(note)
         if checkpoint is not None:
             state = load_checkpoint(self._place, checkpoint)
-            self._load_parts(checkpoint, state)
+            self._kept.load(state, self._place.storage.place(checkpoint.folder))
             self.reader.load_state_dict(checkpoint.index.reader)
             self._restore_threads(checkpoint.index)
         self._begin(checkpoint)
         return checkpoint is not None
 
-    def _load_parts(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> None:
-        for name, part in self._state_parts.items():
-            saved = state.get(name)
-            if (part is None) != (saved is None):
-                then, now = ("none" if each is None else "one" for each in (saved, part))
-                raise CheckpointMismatchError(self._place_of(checkpoint), {name: (then, now)})
-            if part is None:
-                continue
-            try:
-                part.load_state_dict(saved)
-            except (RuntimeError, ValueError, LookupError) as error:  # what torch says of another model
-                now = " ".join(str(error).split())[:300]
-                raise CheckpointMismatchError(
-                    self._place_of(checkpoint), {name: ("as saved", now)}
-                ) from error
-
-    def _place_of(self, checkpoint: Checkpoint) -> str:
-        return self._place.storage.place(checkpoint.folder)
+    def _begin_anew(self) -> RunningAttempt:
+        self._kept.check(self._place.peers)
+        return self._begin(None)
 
     def _begin(self, checkpoint: Checkpoint | None) -> RunningAttempt:
         began = begin_attempt(self._place, checkpoint)
-        self._attempt = RunningAttempt(self._place, began, reader=self.reader, state_parts=self._state_parts)
+        self._attempt = RunningAttempt(self._place, began, reader=self.reader, kept=self._kept)
         self._attempt.stop_asked = self._stop_asked
         if has_batch_norm(self.model) and self.world_size > self.reader.global_batch_size / 4:
             self._tell_note(
@@ -190,9 +196,10 @@ class Session:
     def steps(self) -> Iterator[Any]:
         """The batches of the rest of this epoch; the next call gives the next epoch's.
 
-        Before each, the random state is set from (seed, step, rank). Nothing comes after a stop.
+        The random state is set from (seed, step, rank) twice: before a batch is made, for what the reader's
+        transform draws, and before it is handed out, for what the loop draws. Nothing comes after a stop.
         """
-        attempt = self._attempt or self._begin(None)
+        attempt = self._attempt or self._begin_anew()
         if attempt.is_stopped:
             return
         device = model_device(self.model)
@@ -200,12 +207,19 @@ class Session:
             if isinstance(self._place.context.link, NoLink):
                 handlers.enter_context(stop_on_signal(self.stop))
             attempt.resume_clock()
-            for batch in self.reader:
-                self._open = OpenStep(batch, number=attempt.step + 1, device=device)
-                seed_step(self._seed, attempt.step + 1, self.rank)
-                yield batch
-                if self._ended_for_good():
+            batches = iter(self.reader)
+            while not self._ended_for_good():
+                number = attempt.step + 1
+                # A transform runs while the batch is handed out, on this thread. What the reader itself
+                # may draw on the way (a retry's delay) must not move what the loop draws, so that is
+                # seeded by itself.
+                seed_step(self._seed, number, self.rank, purpose=Purpose.BATCH)
+                batch = next(batches, None)
+                if batch is None:
                     return
+                self._open = OpenStep(batch, number=number, device=device)
+                seed_step(self._seed, number, self.rank, purpose=Purpose.LOOP)
+                yield batch
 
     def parts(self, batch: Any, max_size: int, *, num_tokens: int | None = None) -> Iterator[Any]:
         """The batch in microbatches of at most `max_size` samples, as many on every rank, on the device.
@@ -227,17 +241,20 @@ class Session:
         finally:
             set_gradient_sync(self.model, is_on=True)
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, *, scale: Any = None) -> None:
         """Add a part's gradients to the parameters'.
 
         Args:
-            loss: The sum (not the mean) over this part's samples or label tokens; a scalar.
+            loss: The sum (not the mean) over this part's samples or label tokens; a scalar. Not scaled.
+            scale: A `torch.amp.GradScaler`, or what else has `scale(tensor)`: gradients are scaled by it, the
+                loss in the books is not. Keep it in the session's `state`.
         """
         if self._open is None:
             raise RuntimeError("backward() belongs between steps() and end_step()")
         step = self._open
         # DDP takes the mean over ranks; times their number over the global count, that is the step's mean.
-        (loss * (self.world_size / max(step.count, 1.0))).backward()  # type: ignore[no-untyped-call]
+        part = loss * (self.world_size / max(step.count, 1.0))
+        (part if scale is None else scale.scale(part)).backward()
         step.add_loss(loss)
 
     def end_step(self, batch: Any) -> bool:
@@ -278,16 +295,24 @@ class Session:
         Raises:
             CheckpointWriteError: It can't be written.
         """
-        if not self._is_closed and self._attempt is not None:
-            self._require_ended()
-            self._is_closed = True
+        if self._is_closed:
+            return
+        self._require_ended()
+        self._is_closed = True
+        if self._attempt is not None:
             self._attempt.close()
+        else:
+            self._place.peers.close()
 
     def abandon(self) -> None:
         """Let go of everything without another checkpoint, after an error."""
-        if not self._is_closed and self._attempt is not None:
-            self._is_closed = True
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._attempt is not None:
             self._attempt.abandon()
+        else:
+            self._place.peers.close()
 
     def __enter__(self) -> Self:
         return self

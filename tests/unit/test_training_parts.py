@@ -263,6 +263,10 @@ EXAMPLES = [
     errors.StorageUnwritableError("/x", "denied"),
     errors.InvalidCheckpointError("/x", "short"),
     errors.CheckpointMismatchError("/x", {"dataset": ("a@1", "a@2")}),
+    errors.ShardedStateError("model.0.weight", kind="DTensor", rank=1),
+    errors.RanksDifferError(
+        rank=1, differences={"model.w": ("[2] float32", "[3] float32")}, num_differences=7
+    ),
     errors.CheckpointUnreadableError("/x", rank=1, host="h", reason="no such file"),
     errors.CheckpointWriteError("/x", "full"),
     errors.RunTakenOverError("r", attempt=1, newer_attempt=2),

@@ -1,0 +1,80 @@
+"""What a checkpoint can't hold is refused on every rank before the first step: two real gloo processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_trainer.training.checkpoint import CheckpointStore
+from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.testing import rank_processes
+
+LOOPS = Path(__file__).with_name("training_state_loops.py")
+
+SHARDED = {
+    "fully_shard": "model is a FSDP",
+    "fsdp": "model is a FullyShardedDataParallel",
+    "tensor_parallel": "model.0.weight is a DTensor",
+    "zero": "optimizer is a ZeroRedundancyOptimizer",
+    "ema": "ema is a FSDP",
+    "nested": "mine.history.0.deep.1.er is a DTensor",
+    "in an object": "mine.all is a DTensor",
+}
+DIFFERENT = {
+    "shapes": "model.2.bias is [4] float32 on rank 0 and [5] float32 on rank 1",
+    "dtypes": "model.0.weight is [8, 24] float32 on rank 0 and [8, 24] bfloat16 on rank 1",
+    "names": "ema.module.0.bias is absent on rank 0 and [8] float32 on rank 1",
+}
+
+
+def run_on_two(folder: Path, function: str, **arguments: Any) -> None:
+    """Both processes have to end by themselves, whatever a session told them."""
+    options = {"storage": str(folder / "storage"), "logs": str(folder), **arguments}
+    with rank_processes(LOOPS, function, options, world_size=2) as ranks:
+        assert ranks.wait() == [0, 0]
+
+
+def errors_of(folder: Path, name: str) -> list[dict[str, str]]:
+    return [json.loads((folder / f"error-{name}-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sessions of every kind were made, one after the other; none of them may have written a checkpoint."""
+    folder = tmp_path_factory.mktemp("made")
+    run_on_two(folder, "refused_when_made", kinds=[*SHARDED, *DIFFERENT])
+    assert CheckpointStore(RunStorage(folder / "storage", "r"), None).folders() == []
+    return folder
+
+
+@pytest.mark.parametrize("kind", SHARDED)
+def test_sharded_state_is_refused_in_a_sentence_when_the_session_is_made(made: Path, kind: str) -> None:
+    for error in errors_of(made, kind):
+        assert error["type"] == "ShardedStateError", error
+        assert SHARDED[kind] in error["text"]
+        assert "spread over ranks" in error["text"]
+
+
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_ranks_whose_state_differs_are_refused_with_the_values(made: Path, kind: str) -> None:
+    for error in errors_of(made, kind):
+        assert error["type"] == "RanksDifferError", error
+        assert DIFFERENT[kind] in error["text"]
+
+
+def test_a_model_sharded_after_the_session_was_made_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    run_on_two(tmp_path, "refused_before_the_first_step")
+    for error in errors_of(tmp_path, "resume") + errors_of(tmp_path, "steps"):
+        assert error["type"] == "ShardedStateError", error
+
+
+def test_a_whole_model_is_trained_and_its_sessions_leave_no_process_group_behind(tmp_path: Path) -> None:
+    run_on_two(tmp_path, "groups_left")
+    assert [error["text"] for error in errors_of(tmp_path, "trains")] == ["", ""]
+    assert CheckpointStore(RunStorage(tmp_path / "storage", "r"), None).newest_valid().checkpoint is not None
+    for rank in range(2):
+        counts = json.loads((tmp_path / f"groups-{rank}.json").read_text())
+        assert len(set(counts)) == 1, counts

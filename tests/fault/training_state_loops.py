@@ -1,0 +1,147 @@
+"""Loops whose model is spread over ranks, or differs between them (not a test itself).
+
+Each writes down, on every rank, the error that a session gives, so that the test sees what a person would.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.optim.swa_utils import AveragedModel
+
+from ray_trainer.reading.testing import MemoryReader
+from ray_trainer.training.model import prepare_model
+from ray_trainer.training.session import Session
+
+
+class Holder:
+    """Something of the user's own with a state, nested as the test wants it."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def _reader() -> MemoryReader:
+    rng = np.random.default_rng(3)
+    return MemoryReader({"x": rng.normal(size=(40, 24)).astype(np.float32)}, global_batch_size=8)
+
+
+def _plain() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def _parts(kind: str) -> tuple[nn.Module, Any, dict[str, Any]]:
+    """Model, optimizer and a session's options, of one kind of spreading."""
+    model, mesh = _plain(), init_device_mesh("cpu", (dist.get_world_size(),))
+    state: dict[str, Any] = {}
+    if kind == "fully_shard":
+        fully_shard(model, mesh=mesh)
+    elif kind == "tensor_parallel":
+        parallelize_module(model, mesh, {"0": ColwiseParallel()})
+    elif kind == "fsdp":
+        model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    elif kind == "ema":
+        state["ema"] = fully_shard(AveragedModel(_plain()), mesh=mesh)
+    elif kind == "nested":
+        sharded = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+        state["mine"] = Holder({"history": [{"deep": (1, {"er": sharded})}]})
+    elif kind == "in an object":
+        sharded = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+        state["mine"] = Holder({"all": {sharded}})
+    elif kind == "shapes" and dist.get_rank() == 1:
+        model = nn.Sequential(nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 5))
+    elif kind == "dtypes" and dist.get_rank() == 1:
+        model = model.to(torch.bfloat16)
+    elif kind == "names" and dist.get_rank() == 1:
+        state["ema"] = AveragedModel(model)
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=0.01)
+    if kind == "zero":
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+    return model, optimizer, {"state": state} if state else {}
+
+
+def refused_when_made(*, kinds: list[str], storage: str, logs: str) -> None:
+    for kind in kinds:
+        model, optimizer, options = _parts(kind)
+        write_error(
+            logs,
+            functools.partial(
+                Session, model, optimizer, None, _reader(), run="r", storage=storage, **options
+            ),
+            name=kind,
+        )
+
+
+def refused_before_the_first_step(*, storage: str, logs: str) -> None:
+    """The model is spread over ranks only after the session was made."""
+    for name, begin in (("resume", Session.resume), ("steps", lambda session: next(session.steps()))):
+        model = _plain()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        session = Session(model, optimizer, None, _reader(), run="r", storage=storage)
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        write_error(logs, functools.partial(begin, session), name=name)
+        session.abandon()
+
+
+def trains(*, storage: str, logs: str) -> None:
+    """The same model under DDP, whose state is whole on every rank: nothing to refuse."""
+    model = prepare_model(_plain())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    reader = _reader()
+
+    def train() -> None:
+        with Session(model, optimizer, None, reader, run="r", storage=storage) as session:
+            session.resume()
+            for batch in session.steps():
+                for part in session.parts(batch, 8):
+                    session.backward(model(part["x"]).sum())
+                optimizer.step()
+                session.end_step(batch)
+
+    write_error(logs, train, name="trains")
+
+
+def groups_left(*, storage: str, logs: str) -> None:
+    """How many process groups are there before and after a session has been closed, and one abandoned."""
+    trains(storage=storage, logs=logs)
+    counts = [len(dist.distributed_c10d._world.pg_map)]
+    model = prepare_model(_plain())
+    reader = _reader()
+    for end in (Session.close, Session.abandon, Session.abandon):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        session = Session(model, optimizer, None, reader, run="r", storage=storage)
+        if end is Session.close:
+            session.resume()
+        end(session)
+        counts.append(len(dist.distributed_c10d._world.pg_map))
+    (Path(logs) / f"groups-{dist.get_rank()}.json").write_text(json.dumps(counts))
+
+
+def write_error(logs: str, act: Callable[[], Any], *, name: str) -> None:
+    found = {"type": "", "text": ""}
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 -- the test says which it has to be
+        found = {"type": type(error).__name__, "text": str(error), "trace": traceback.format_exc()}
+    (Path(logs) / f"error-{name}-{dist.get_rank()}.json").write_text(json.dumps(found))
