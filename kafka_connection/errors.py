@@ -5,8 +5,7 @@
     ├── BadConnectionFileError   a connection file can't be read or says something impossible
     └── BrokersUnreachableError  an address was given, but nothing answers there (retriable)
 
-Facts are attributes; errors pickle, as they cross processes in Ray
-(tests/unit/test_connection_errors.py).
+Facts are attributes; errors pickle, as they cross processes in Ray (tests/unit/test_connection_clients.py).
 """
 
 from __future__ import annotations

@@ -64,15 +64,26 @@ class TooManyWorkersError(TrainerError):
     Attributes:
         world_size: workers asked for.
         largest_world_size: the most that can be served.
+        needed_batch_size: the global batch that so many workers need; None: no batch would help here.
     """
 
-    def __init__(self, *, world_size: int, largest_world_size: int, reason: str) -> None:
+    def __init__(
+        self,
+        *,
+        world_size: int,
+        largest_world_size: int,
+        reason: str,
+        needed_batch_size: int | None = None,
+    ) -> None:
+        at_least = "" if needed_batch_size is None else f", of at least {needed_batch_size}"
         super().__init__(
             f"{world_size} workers are too many: {reason}, so at most {largest_world_size} can take part "
-            f"(a rank without samples has no right gradient). Use fewer workers or a larger global batch."
+            "(a rank without samples has no right gradient). Use fewer workers or a larger global batch"
+            f"{at_least}."
         )
         self.world_size = world_size
         self.largest_world_size = largest_world_size
+        self.needed_batch_size = needed_batch_size
 
 
 class CursorMismatchError(TrainerError):

@@ -25,7 +25,7 @@ from ray_trainer.training.train_config import TrainConfig
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Fields that the command line gives in another way, or that only a program has a use for.
-NOT_FLAGS = {"connection", "options", "max_restarts", "health_check_interval_s"}
+NOT_FLAGS = {"connection", "options", "health_check_interval_s"}
 
 
 @click.group()

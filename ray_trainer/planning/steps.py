@@ -87,8 +87,9 @@ def check_world_size(world_size: int, *, num_samples: int, global_batch_size: in
         raise TooManyWorkersError(
             world_size=world_size,
             largest_world_size=max(1, global_batch_size // 2),
-            reason=f"the last steps of an epoch can have as few as half the {global_batch_size} samples of a "
-            "global batch",
+            reason="the last two steps of an epoch share what is left of it evenly, so that none is tiny, "
+            f"and then each can have as few as half the {global_batch_size} samples of a global batch",
+            needed_batch_size=2 * world_size,
         )
     check_rest_of_epoch(world_size, num_left=num_samples, global_batch_size=global_batch_size)
 

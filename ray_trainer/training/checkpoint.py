@@ -5,7 +5,7 @@ own checksum), and every file that it lists has the size and checksum listed. It
 folder without it was never finished, whatever else is in it. Nothing outside the folder has a say, so
 nothing outside can be lost or disagree: Ray 2.60's own index kills its controller at start when the
 newest checkpoint or the index is gone, and does not know checkpoints that are complete but were never
-reported (tests/fault/test_training_checkpoints.py).
+reported (tests/fault/test_training_ray.py).
 
 The newest is the one of the latest attempt, then of the highest step: after falling back from a bad
 checkpoint, what was done since is newer than it, though its step is lower.
@@ -15,7 +15,7 @@ Invariants, checked in tests/unit/test_checkpoint.py:
 2. `newest_valid` never raises for what lies in the folder; it says what it passed over, and why.
 3. Deleting old checkpoints never deletes the newest valid one, nor what is not ours.
 
-Read next: writer.py (who writes them, and when they count), session.py (what is in them).
+Read next: checkpoint_writer.py (who writes them, and when they count), session.py (what is in them).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Link(Protocol):
 
     @property
     def is_preempted(self) -> bool:
-        """A machine of this run will be taken away soon."""
+        """A machine of this run will be taken away soon, and nobody has called `preemption_seen` since."""
 
     @property
     def can_report(self) -> bool:
@@ -54,6 +54,9 @@ class Link(Protocol):
 
     def poll_preemption(self) -> None:
         """Ask Ray whether a machine will be taken away; the answer comes later, in `is_preempted`."""
+
+    def preemption_seen(self) -> None:
+        """A checkpoint is being taken for what `is_preempted` says; another machine's notice counts anew."""
 
     def flush(self, timeout_s: float) -> None:
         """Wait until all that was said is heard, at most so long."""
@@ -79,6 +82,9 @@ class NoLink:
         del checkpoint, metrics
 
     def poll_preemption(self) -> None:
+        pass
+
+    def preemption_seen(self) -> None:
         pass
 
     def flush(self, timeout_s: float) -> None:

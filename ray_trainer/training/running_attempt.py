@@ -65,7 +65,7 @@ class RunningAttempt:
         self._taken_step = self._reported_step = began.step
         self._saved: CheckpointSaved | None = None
         self._last: OpenStep | None = None
-        self._wished_checkpoint = self._preemption_handled = False
+        self._wished_checkpoint = False
         self._last_poll_s = time.monotonic()
         self._samples, self._train_s, self._mark_s = 0, 0.0, time.monotonic()
         if self._rank == 0:
@@ -136,14 +136,15 @@ class RunningAttempt:
         return Wishes(
             checkpoint=due,
             stop=self.stop_asked or self._link.stop_asked,
-            preempted=self._link.is_preempted and not self._preemption_handled,
+            preempted=self._link.is_preempted,
             poll=is_first and now_s - self._last_poll_s >= _PREEMPTION_POLL_S,
             report=is_first and self._has_unreported and self._link.can_report,
             mean_loss=self._last.mean_loss() if self._last is not None else None,
         )
 
     def _act(self, decision: Decision) -> None:
-        self._preemption_handled |= decision.preempted
+        if decision.preempted:  # before the copy: a notice that comes while it is taken is another one
+            self._link.preemption_seen()
         if decision.checkpoint or decision.stop or decision.preempted:
             self._take_checkpoint()
         if decision.report:

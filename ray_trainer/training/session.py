@@ -69,14 +69,16 @@ class Session:
         state: Whatever else a checkpoint is to keep, by name: a gradient scaler, averaged weights, a second
             optimizer, counters. Anything with `state_dict` and `load_state_dict`; rank 0's is kept, and every
             rank loads it. The same names on every rank and each time the run goes on.
-        run: The run's name. Not needed in a worker of `train`, nor is `storage`.
+        run: The run's name. In a worker of `train` this and the next three are the configuration's
+            (`TrainConfig`): leave them out.
         storage: Where its folder is: a path, or a URI of a file system that pyarrow knows.
         checkpoint_interval_s: Seconds between checkpoints, 0 or more; None: max(4 s, cost / 0.002).
-        keep_checkpoints: How many to keep, at least 1.
+        keep_checkpoints: How many to keep, at least 1; None: 3.
         seed: Of the random state that is set for each step; None: the reader's.
 
     Raises:
-        ValueError: No run or storage is known, or a name in `state` is not to be used.
+        ValueError: No run or storage is known, or they are `train`'s to say; or a name in `state` is not to
+            be used.
         TypeError: Something to keep has no `state_dict`, or a state that can't be loaded again safely.
         ShardedStateError: Some state is spread over ranks (FSDP, tensor parallelism).
         RanksDifferError: It has other names, shapes or dtypes on another rank.
@@ -95,7 +97,7 @@ class Session:
         run: str | None = None,
         storage: str | Path | None = None,
         checkpoint_interval_s: float | None = None,
-        keep_checkpoints: int = 3,
+        keep_checkpoints: int | None = None,
         seed: int | None = None,
     ) -> None:
         context = _context(run, storage, checkpoint_interval_s, keep_checkpoints)
@@ -134,6 +136,12 @@ class Session:
     def attempt(self) -> int:
         """This attempt's number; 0 before it began."""
         return self._attempt.number if self._attempt is not None else 0
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs whose every sample was handed out."""
+        cursor = self.reader.cursor
+        return int(cursor.epoch) + int(cursor.samples_consumed >= self.reader.num_samples)
 
     @property
     def is_stopped(self) -> bool:
@@ -356,18 +364,38 @@ class Session:
 
 
 def _context(
-    run: str | None, storage: str | Path | None, interval_s: float | None, keep_checkpoints: int
+    run: str | None, storage: str | Path | None, interval_s: float | None, keep_checkpoints: int | None
 ) -> RunContext:
     context = current_run()
     if context is not None:
+        _refuse_second_word(
+            context,
+            run=run,
+            storage=storage,
+            checkpoint_interval_s=interval_s,
+            keep_checkpoints=keep_checkpoints,
+        )
         return context
     if run is None or storage is None:
         raise ValueError(
             "which run is this? Start the loop with evenload's train, or give Session a run and a storage"
         )
-    return RunContext(
-        run=run, storage=storage, checkpoint_interval_s=interval_s, keep_checkpoints=keep_checkpoints
-    )
+    if keep_checkpoints is not None and keep_checkpoints < 1:
+        raise ValueError(f"keep_checkpoints is {keep_checkpoints}; it must be at least 1")
+    context = RunContext(run=run, storage=storage, checkpoint_interval_s=interval_s)
+    context.keep_checkpoints = keep_checkpoints or context.keep_checkpoints
+    return context
+
+
+def _refuse_second_word(context: RunContext, **given: Any) -> None:
+    """What the driver has said is not said again by the loop: one of the two would be ignored."""
+    for name, value in given.items():
+        said = getattr(context, name)
+        if value is not None and value != said and str(value) != str(said):
+            raise ValueError(
+                f"Session({name}={value!r}), but this loop runs in a worker of train, whose configuration "
+                f"says {said!r}: set TrainConfig.{name}, and leave it out here"
+            )
 
 
 def _open_run(storage: RunStorage, reader: Any) -> RunRecord:

@@ -44,7 +44,9 @@ class TrainConfig(BaseModel):
     bit_equal: bool = Field(
         False, description="A run resumed with as many workers equals an uninterrupted one to the last bit."
     )
-    max_restarts: int = Field(16, ge=0, description="How often failed workers are started again.")
+    max_restarts: int = Field(
+        16, ge=0, description="How often failed workers are started again before the run fails."
+    )
     max_workers: int = Field(384, ge=1, description="The most workers that may ever go on with this run.")
     hold_whole: bool | None = Field(
         None, description="Keep the dataset in memory as a whole; by default up to 128 MiB."

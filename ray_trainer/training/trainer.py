@@ -220,7 +220,7 @@ class _Driver:
         result = TrainResult(
             run=storage.run,
             steps=outcome["steps"],
-            epochs=config.epochs if not outcome["is_stopped"] else max((p.epoch for p in curve), default=0),
+            epochs=outcome["epochs"] if outcome["is_stopped"] else config.epochs,
             samples_per_s=round(outcome["samples_per_s"], 1),
             loss=mean_by_epoch(curve),
             metrics=dict(outcome["metrics"]),

@@ -75,7 +75,7 @@ def run_worker(job: WorkerJob) -> dict[str, Any]:
     """Train, as one rank; what rank 0 returns is the driver's to read.
 
     Returns:
-        `steps`, `attempt`, `samples_per_s`, `is_stopped`, `metrics`.
+        `steps`, `epochs`, `attempt`, `samples_per_s`, `is_stopped`, `metrics`.
     """
     rank = ray.train.get_context().get_world_rank()
     link = RayLink(
@@ -129,6 +129,7 @@ def _outcome(context: RunContext, metrics: Mapping[str, float]) -> dict[str, Any
     last = context.sessions[-1] if context.sessions else None
     return {
         "steps": last.step if last else 0,
+        "epochs": last.epochs_done if last else 0,
         "attempt": last.attempt if last else 0,
         "samples_per_s": last.samples_per_s if last else 0.0,
         "is_stopped": any(session.is_stopped for session in context.sessions),

@@ -55,6 +55,7 @@ class RayLink:
         self._latest: StepDone | None = None
         self._stop_asked = False
         self._preempted = False
+        self._noticed: frozenset[str] = frozenset()  # machines that Ray said will be taken away
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._num_open_calls = 0
         self._lock = threading.Condition()
@@ -109,12 +110,18 @@ class RayLink:
     def poll_preemption(self) -> None:
         self._call(self._poll_preemption)
 
+    def preemption_seen(self) -> None:
+        self._preempted = False
+
     def flush(self, timeout_s: float) -> None:
-        with self._lock:
-            done = self._lock.wait_for(lambda: not self._num_open_calls, timeout_s)
-        if not done:
+        if not self.flush_calls(timeout_s):
             logger.warning("Ray did not take the last report within %s s", timeout_s)
         self._tell_progress()
+
+    def flush_calls(self, timeout_s: float) -> bool:
+        """Wait until Ray has answered all calls, at most so long. Returns whether it has."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._num_open_calls, timeout_s)
 
     def close(self) -> None:
         self._closing.set()
@@ -131,7 +138,12 @@ class RayLink:
         )
 
     def _poll_preemption(self) -> None:
-        self._preempted |= ray.train.get_preemption_info() is not None
+        notice = ray.train.get_preemption_info()
+        nodes = frozenset(notice.preempted_node_ids if notice is not None else ())
+        # Ray repeats a notice until the machine is gone; only one that it has not named before is news.
+        if nodes - self._noticed:
+            self._preempted = True
+        self._noticed = nodes
 
     def _call(self, call: Callable[[], None]) -> None:
         with self._lock:

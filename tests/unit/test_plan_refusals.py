@@ -37,6 +37,20 @@ def test_more_workers_than_half_a_batch_are_refused() -> None:
     with pytest.raises(TooManyWorkersError, match=r"129 workers are too many.*256.*at most 128") as caught:
         check_world_size(129, num_samples=10_000, global_batch_size=256)
     assert (caught.value.world_size, caught.value.largest_world_size) == (129, 128)
+    check_world_size(129, num_samples=10_000, global_batch_size=258)
+
+
+def test_one_sample_a_worker_is_refused_with_why_and_with_the_batch_that_would_do() -> None:
+    with pytest.raises(TooManyWorkersError) as caught:
+        check_world_size(64, num_samples=10_000, global_batch_size=64)
+
+    assert str(caught.value) == (
+        "64 workers are too many: the last two steps of an epoch share what is left of it evenly, so that "
+        "none is tiny, and then each can have as few as half the 64 samples of a global batch, so at most 32 "
+        "can take part (a rank without samples has no right gradient). Use fewer workers or a larger global "
+        "batch, of at least 128."
+    )
+    check_world_size(64, num_samples=10_000, global_batch_size=caught.value.needed_batch_size or 0)
 
 
 def test_more_workers_than_the_samples_of_a_single_step_are_refused() -> None:

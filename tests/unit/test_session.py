@@ -28,9 +28,11 @@ from ray_trainer.training.audit import audit_run
 from ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
 from ray_trainer.training.ledger import AttemptStart, Segment, read_parts, write_start
 from ray_trainer.training.model import detached_copy
+from ray_trainer.training.run_context import NoLink, RunContext, entered
 from ray_trainer.training.run_record import read_run
 from ray_trainer.training.session import Session
 from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.trainer import TrainConfig, _Driver
 
 NUM_SAMPLES = 53
 
@@ -192,6 +194,79 @@ def test_a_stop_writes_a_checkpoint_and_ends_the_loop(tmp_path: Path) -> None:
     rest.train()
     assert len(rest.losses) == 7
     assert rest.audit_is_exact()
+
+
+@pytest.mark.parametrize(("asked_in", "steps", "epochs"), [(3, 5, 0), (4, 6, 1), (5, 7, 1), (10, 12, 2)])
+def test_epochs_done_are_counted_also_when_a_run_stops_exactly_at_an_epochs_end(
+    tmp_path: Path, asked_in: int, steps: int, epochs: int
+) -> None:
+    run = Run(tmp_path)
+    run.train(epochs=4, at_step=lambda session: session.stop() if session.step == asked_in else None)
+
+    assert run.session is not None
+    assert (run.session.is_stopped, run.session.step, run.session.epochs_done) == (True, steps, epochs)
+    config = TrainConfig(dataset="memory", epochs=4, workers=1, run="toy", storage=str(tmp_path))
+    driver = _Driver("loop", config, None, RunStorage(tmp_path, "toy"), lambda _: None, 1.0)
+    outcome = {"steps": steps, "epochs": epochs, "is_stopped": True, "samples_per_s": 1.0, "metrics": {}}
+    assert driver._result(outcome, 0).epochs == epochs
+
+
+class NoticedLink(NoLink):
+    """Whose machines will be taken away, one after the other."""
+
+    is_preempted = False
+
+    def preemption_seen(self) -> None:
+        self.is_preempted = False
+
+
+def test_a_second_machine_that_will_be_taken_away_brings_a_second_checkpoint(tmp_path: Path) -> None:
+    link = NoticedLink()
+    run = Run(tmp_path, checkpoint_interval_s=None)
+    taken: list[list[int]] = []
+
+    def notice(session: Session) -> None:
+        link.is_preempted |= session.step in (2, 6)
+        taken.append(run.checkpoint_steps())
+
+    with entered(RunContext("toy", tmp_path, checkpoint_interval_s=3600.0, link=link)):
+        run.train(at_step=notice)
+
+    assert taken[-1] == [8, 4]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("checkpoint_interval_s", 5.0),
+        ("keep_checkpoints", 7),
+        ("run", "another"),
+        ("storage", "/somewhere/else"),
+    ],
+)
+def test_what_the_driver_says_is_not_said_otherwise_by_a_loop_in_its_worker(
+    tmp_path: Path, option: str, value: Any
+) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said: dict[str, Any] = {
+        "run": "toy",
+        "storage": tmp_path,
+        "checkpoint_interval_s": 9,
+        "keep_checkpoints": 3,
+    }
+    with entered(RunContext(**said)):
+        with pytest.raises(
+            ValueError, match=f"Session\\({option}=.*set TrainConfig.{option}, and leave it out"
+        ):
+            Session(model, optimizer, None, make_reader(), **{option: value})
+        Session(model, optimizer, None, make_reader(), **said).abandon()
+        Session(model, optimizer, None, make_reader()).abandon()
+
+
+def test_keeping_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep_checkpoints is 0; it must be at least 1"):
+        Run(tmp_path, keep_checkpoints=0).train()
 
 
 def test_control_c_stops_after_a_checkpoint_and_the_handler_is_put_back(tmp_path: Path) -> None:

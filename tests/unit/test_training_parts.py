@@ -11,11 +11,13 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from pydantic import SecretStr
+from ray.train.v2.api.preemption import PreemptionInfo
 from torch import nn
 
 from kafka_connection import Connection
@@ -38,9 +40,11 @@ from ray_trainer.training.model import detached_copy, unwrap
 from ray_trainer.training.peers import Peers
 from ray_trainer.training.random_state import step_seed
 from ray_trainer.training.run_names import default_run_name
+from ray_trainer.training.storage import RunStorage
 from ray_trainer.training.train_config import TrainResult
 from ray_trainer.training.trainer import _loop_name
 from ray_trainer.training.worker import _reachable
+from ray_trainer.training.worker_link import RayLink
 
 
 def test_checkpoints_are_four_seconds_apart_while_they_cost_little() -> None:
@@ -255,6 +259,28 @@ def test_workers_hear_of_a_stop_at_their_next_beat() -> None:
     assert not board.beat(None)
     board.ask_stop()
     assert board.beat(step_done(1))
+
+
+# -- a worker's link -------------------------------------------------------------------------------
+
+
+def test_only_a_machine_that_ray_has_not_named_before_is_a_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[PreemptionInfo | None] = []
+    monkeypatch.setattr("ray.train.get_preemption_info", lambda: said[-1])
+    link = RayLink(None, RunStorage(tmp_path, "toy"), rank=1, report_gap_s=1.0)
+    heard = []
+    for nodes in ({}, {"a": [0]}, {"a": [0]}, {"a": [0], "b": [1]}, {"a": [0], "b": [1]}, None, {"a": [0]}):
+        said.append(None if nodes is None else PreemptionInfo(None, nodes))
+        link.poll_preemption()
+        link.flush_calls(30.0)
+        heard.append(link.is_preempted)
+        link.preemption_seen()
+    link.close()
+
+    assert heard == [False, True, False, True, False, False, True]
+    assert link.num_failed_calls == 0
 
 
 # -- errors ----------------------------------------------------------------------------------------
