@@ -2,6 +2,8 @@
 
     TrainerError                    everything of this package
     ├── TooManyWorkersError         some rank would get no sample in some step
+    ├── UnknownRankError            nothing says which part of the data this process reads
+    ├── ReaderRankError             a reader reads another part than its session's rank
     ├── CursorMismatchError         a cursor that belongs to another dataset, seed or plan rule
     ├── ReadError                   samples of a dataset can't be had
     │   ├── FetchTimeoutError       nothing came for as long as is allowed (retriable)
@@ -9,7 +11,7 @@
     │   ├── RecordsGoneError        offsets that the manifest lists are no longer there
     │   ├── CorruptRecordError      what is at an offset isn't what was written there
     │   ├── UndecodableColumnError  a column can't become a tensor
-    │   └── LoaderWorkersError      more than one worker process of a DataLoader
+    │   └── LoaderWorkersError      a DataLoader's worker processes, where they would repeat samples
     ├── StorageUnwritableError      the run's folder can't be made or written
     ├── InvalidCheckpointError      a checkpoint's folder is incomplete, damaged or foreign
     ├── CheckpointMismatchError     a good checkpoint, but of another dataset version or plan
@@ -84,6 +86,41 @@ class TooManyWorkersError(TrainerError):
         self.world_size = world_size
         self.largest_world_size = largest_world_size
         self.needed_batch_size = needed_batch_size
+
+
+class UnknownRankError(TrainerError):
+    """Which of how many processes this one is can't be told, so neither which samples are its.
+
+    Attributes:
+        reason: what the environment says, and what it does not.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"which part of the data this process should read can't be told: {reason}. Initialise "
+            "torch.distributed before iterating, set RANK and WORLD_SIZE, or give the reader rank= and "
+            "world_size=."
+        )
+        self.reason = reason
+
+
+class ReaderRankError(TrainerError):
+    """A session's reader reads another part of the data than the session's rank has.
+
+    Attributes:
+        reader: (rank, world size) of the reader.
+        session: (rank, world size) of the session's group.
+    """
+
+    def __init__(self, *, reader: tuple[int, int], session: tuple[int, int]) -> None:
+        group = "" if session[1] > 1 else " (whose group is not initialised, or has one member)"
+        super().__init__(
+            f"rank {session[0]} of {session[1]} in torch.distributed{group} has a reader that reads the part "
+            f"of rank {reader[0]} of {reader[1]}, so samples would be repeated or left out. Initialise the "
+            "process group before the session is made, and make the reader without rank and world_size."
+        )
+        self.reader = reader
+        self.session = session
 
 
 class CursorMismatchError(TrainerError):
@@ -498,17 +535,27 @@ class UndecodableColumnError(ReadError):
 
 
 class LoaderWorkersError(ReadError):
-    """A DataLoader has several worker processes, and each would read everything.
+    """Worker processes of a DataLoader read with copies of a reader, and what was asked for would be wrong.
 
     Attributes:
-        num_workers: of the DataLoader.
+        num_workers: of the DataLoader. Several would each hand out every sample; of a single one, this
+            process doesn't know what was handed out.
     """
 
     def __init__(self, *, num_workers: int) -> None:
-        super().__init__(
-            f"the DataLoader has {num_workers} worker processes, and each would hand out every sample; use "
-            "num_workers=0 (a DatasetReader reads and decodes ahead in threads of its own) or 1"
-        )
+        ahead = "num_workers=0 (a DatasetReader reads and decodes ahead in threads of its own)"
+        if num_workers == 1:
+            what = (
+                "a worker process of a DataLoader reads with a copy of this reader, so this one doesn't know "
+                "what was handed out; keep the state_dict() of a torchdata StatefulDataLoader instead, the "
+                f"cursor of the last batch, or use {ahead}"
+            )
+        else:
+            what = (
+                f"the DataLoader has {num_workers} worker processes, and each would hand out every sample; "
+                f"use {ahead} or 1"
+            )
+        super().__init__(what)
         self.num_workers = num_workers
 
 

@@ -16,12 +16,14 @@ Read next: batch.py (what is handed out), step_stream.py, planning/plan.py.
 
 from __future__ import annotations
 
-import os
+import ctypes
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from multiprocessing.context import get_spawning_popen
+from multiprocessing.sharedctypes import RawValue
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -30,7 +32,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from dataset_catalog.catalog import Catalog
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection import Connection, resolve_connection
-from ray_trainer.errors import LoaderWorkersError
+from ray_trainer.errors import LoaderWorkersError, TooManyWorkersError, UnknownRankError
 from ray_trainer.fetching.fetch import ExactRangeFetcher, FetchConfig
 from ray_trainer.planning.blocks import BlockTable
 from ray_trainer.planning.cursor import Cursor
@@ -40,6 +42,7 @@ from ray_trainer.planning.rule import MAX_WORKERS, PlanRule, choose_rule
 from ray_trainer.planning.steps import check_rest_of_epoch, check_world_size, num_steps
 from ray_trainer.reading.batch import Batch
 from ray_trainer.reading.decoding import BatchDecoder
+from ray_trainer.reading.process_rank import ProcessRank, group_rank, process_rank
 from ray_trainer.reading.sample_split import SampleSplit, SplitTable
 from ray_trainer.reading.step_source import FetchedBlocks, HeldWhole, StepSource, build_whole
 from ray_trainer.reading.step_stream import DecodedStep, StepStream, group_steps
@@ -58,8 +61,11 @@ class DatasetReader(IterableDataset[Batch]):
 
     Iterating gives the rest of the present epoch; iterating again, the next epoch. Works in a plain loop, in
     a DataLoader or StatefulDataLoader with batch_size=None and at most one worker process, as what a Hugging
-    Face Trainer's get_train_dataloader returns (with ignore_data_skip=True), and in Lightning. For one
-    thread at a time, and one iteration at a time: a new one ends the one before.
+    Face Trainer's get_train_dataloader returns (with ignore_data_skip=True), and in Lightning, also with
+    strategy="ddp". For one thread at a time, and one iteration at a time: a new one ends the one before.
+
+    With a worker process, a copy of the reader is read there: only a StatefulDataLoader knows the state of
+    what it has handed out, and asking this reader for it is refused.
 
     Args:
         dataset: `NAME` (its newest version), `NAME@VERSION`, or a manifest.
@@ -73,8 +79,8 @@ class DatasetReader(IterableDataset[Batch]):
             alone, take Batch.sample_seeds.
         split: (fraction, seed): only the samples that a draw selects, always the same ones. (0.9, 7) and
             (-0.1, 7) are the two parts of a dataset.
-        rank, world_size: both or neither. None: torch.distributed's where it is initialised, else the
-            environment's RANK and WORLD_SIZE, else 0 and 1.
+        rank, world_size: both or neither. None: those of this process, looked up as an iteration begins (see
+            process_rank.py for where).
         max_workers: the largest world size that may ever read with this state, at least 1; part of the plan.
         connection: how to reach Kafka; None: see kafka_connection.resolve_connection.
         prefetch_bytes: most bytes of blocks fetched before a step needs them, at least 1.
@@ -109,7 +115,15 @@ class DatasetReader(IterableDataset[Batch]):
         super().__init__()
         if prefetch_bytes < 1:
             raise ValueError(f"prefetch_bytes is {prefetch_bytes}; it must be at least 1")
-        self.rank, self.world_size = _resolve_rank(rank, world_size)
+        if (rank is None) != (world_size is None):
+            raise ValueError(f"rank {rank} and world_size {world_size}: give both, or neither")
+        self._given_rank = (
+            ProcessRank(rank, world_size) if rank is not None and world_size is not None else None
+        )
+        if self._given_rank is not None:
+            check_rank(*self._given_rank)
+        self._loaders_rank: ProcessRank | None = None
+        self._is_read_by_worker: Any = RawValue(ctypes.c_bool)
         self.connection = connection or resolve_connection()
         self.dataset = _checked_manifest(dataset, self.connection)
         self.global_batch_size = global_batch_size
@@ -129,11 +143,25 @@ class DatasetReader(IterableDataset[Batch]):
             self._facts["split"] = list(asdict(self._split).values())
         self.plan_fingerprint = plan_fingerprint(self._facts)
         BatchDecoder(self.dataset, names=columns).close()  # refuses unknown columns now, not in a thread
-        check_world_size(self.world_size, num_samples=self.num_samples, global_batch_size=global_batch_size)
         self._epoch = 0
         self._samples_consumed = 0
         self._epoch_batch_size = global_batch_size
+        self._check_world_size_early()
         self._iteration: weakref.ref[Generator[Batch]] | None = None
+
+    @property
+    def rank(self) -> int:
+        """This process's rank, as an iteration that began now would take it.
+
+        Raises:
+            UnknownRankError: it can't be told (yet).
+        """
+        return self._resolved_rank().rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that share each step; see `rank`."""
+        return self._resolved_rank().world_size
 
     @property
     def epoch(self) -> int:
@@ -153,7 +181,13 @@ class DatasetReader(IterableDataset[Batch]):
 
     @property
     def cursor(self) -> Cursor:
-        """Where the run stands; the same on every rank."""
+        """Where the run stands; the same on every rank.
+
+        Raises:
+            LoaderWorkersError: a DataLoader's worker process reads, with a copy of this reader.
+        """
+        if self._is_read_by_worker.value and get_worker_info() is None:
+            raise LoaderWorkersError(num_workers=1)
         return Cursor(self._epoch, self._samples_consumed, self.plan_fingerprint)
 
     @property
@@ -174,6 +208,8 @@ class DatasetReader(IterableDataset[Batch]):
 
         Raises (then or while iterating):
             LoaderWorkersError: several worker processes of a DataLoader would each read everything.
+            UnknownRankError: which part of the data is this process's can't be told.
+            TooManyWorkersError: some rank would get no sample in some step.
             ReadError: samples can't be had; iterating again goes on after the last batch handed out.
         """
         worker = get_worker_info()
@@ -182,12 +218,19 @@ class DatasetReader(IterableDataset[Batch]):
         self._end_iteration()
         if self._samples_consumed >= self.num_samples:
             self._begin_epoch(self._epoch + 1)
-        iteration = self._batches()
+        place = self._resolved_rank()
+        self._check_world_size(place.world_size)
+        self._is_read_by_worker.value = worker is not None
+        iteration = self._batches(place)
         self._iteration = weakref.ref(iteration)
         return iteration
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands, as JSON can hold it; the same on every rank."""
+        """Where the run stands, as JSON can hold it; the same on every rank.
+
+        Raises:
+            LoaderWorkersError: a DataLoader's worker process reads, with a copy of this reader.
+        """
         return {
             "cursor": self.cursor.to_dict(),
             "global_batch_size": self._epoch_batch_size,
@@ -201,22 +244,30 @@ class DatasetReader(IterableDataset[Batch]):
 
         Raises:
             CursorMismatchError: that reader had another dataset version, seed, split or plan rule.
-            TooManyWorkersError: the rest of the epoch has a step with fewer samples than there are ranks.
+            TooManyWorkersError: the rest of the epoch has a step with fewer samples than there are ranks (it
+                is raised as the iteration begins where the world size isn't known before).
         """
         cursor = Cursor.from_dict(state["cursor"])
         cursor.check(self.plan_fingerprint, facts_then=state.get("plan"), facts_now=self._facts)
         batch_size = int(state["global_batch_size"])
         self._end_iteration()
+        self._is_read_by_worker.value = False
         if cursor.samples_consumed >= self.num_samples:
             self._begin_epoch(cursor.epoch + 1)
             return
-        num_left = self.num_samples - cursor.samples_consumed
         if cursor.samples_consumed == 0:
             batch_size = self.global_batch_size
-        check_rest_of_epoch(self.world_size, num_left=num_left, global_batch_size=batch_size)
-        self._epoch = cursor.epoch
-        self._samples_consumed = cursor.samples_consumed
-        self._epoch_batch_size = batch_size
+        before = self._epoch, self._samples_consumed, self._epoch_batch_size
+        self._epoch, self._samples_consumed, self._epoch_batch_size = (
+            cursor.epoch,
+            cursor.samples_consumed,
+            batch_size,
+        )
+        try:
+            self._check_world_size_early()
+        except TooManyWorkersError:
+            self._epoch, self._samples_consumed, self._epoch_batch_size = before
+            raise
         if batch_size != self.global_batch_size:
             warnings.warn(
                 f"epoch {cursor.epoch} was begun with a global batch of {batch_size} samples and goes on "
@@ -229,6 +280,29 @@ class DatasetReader(IterableDataset[Batch]):
         self._end_iteration()
         self._opened.close()
 
+    def _resolved_rank(self) -> ProcessRank:
+        if self._given_rank is not None:
+            return self._given_rank
+        if self._loaders_rank is not None and get_worker_info() is not None and group_rank() is None:
+            return self._loaders_rank
+        return process_rank()
+
+    def _check_world_size_early(self) -> None:
+        """Refuse too many workers before anything is read, where it is known already how many there are."""
+        try:
+            place = self._resolved_rank()
+        except UnknownRankError:
+            return
+        self._check_world_size(place.world_size)
+
+    def _check_world_size(self, world_size: int) -> None:
+        check_world_size(world_size, num_samples=self.num_samples, global_batch_size=self.global_batch_size)
+        check_rest_of_epoch(
+            world_size,
+            num_left=self.num_samples - self._samples_consumed,
+            global_batch_size=self._epoch_batch_size,
+        )
+
     def _end_iteration(self) -> None:
         iteration = self._iteration() if self._iteration is not None else None
         if iteration is not None:
@@ -240,24 +314,24 @@ class DatasetReader(IterableDataset[Batch]):
         self._samples_consumed = 0
         self._epoch_batch_size = self.global_batch_size
 
-    def _batches(self) -> Generator[Batch]:
+    def _batches(self, place: ProcessRank) -> Generator[Batch]:
         """The rest of the epoch. Leaving it in the middle closes it, as the generator is closed then."""
         with ExitStack() as open_things:
-            for decoded in open_things.enter_context(self._stream(open_things)):
-                batch = self._batch(decoded)
+            for decoded in open_things.enter_context(self._stream(place, open_things)):
+                batch = self._batch(decoded, place.world_size)
                 # From here on the batch counts as handed out.
                 self._samples_consumed = decoded.step.stop
                 yield batch
         self._begin_epoch(self._epoch + 1)
 
-    def _batch(self, decoded: DecodedStep) -> Batch:
+    def _batch(self, decoded: DecodedStep, world_size: int) -> Batch:
         batch = Batch(
             decoded.columns,
             index=torch.from_numpy(decoded.index),
             seed=self.seed,
             global_num_samples=decoded.step.num_samples,
             cursor=Cursor(self._epoch, decoded.step.stop, self.plan_fingerprint),
-            world_size=self.world_size,
+            world_size=world_size,
         )
         if self._transform is None:
             return batch
@@ -270,7 +344,7 @@ class DatasetReader(IterableDataset[Batch]):
             f"transform has to return the batch or a mapping of columns, not a {type(made).__name__}"
         )
 
-    def _stream(self, open_things: ExitStack) -> StepStream:
+    def _stream(self, place: ProcessRank, open_things: ExitStack) -> StepStream:
         plan = self.plan
         decoder = BatchDecoder(self.dataset, names=self._columns, has_transform=self._transform is not None)
         sample_bytes = max(1, self.dataset.num_bytes // self.dataset.num_samples)
@@ -278,17 +352,19 @@ class DatasetReader(IterableDataset[Batch]):
         groups = group_steps(
             plan.steps(self._epoch_batch_size, start=self._samples_consumed),
             num_lanes=plan.layout.num_lanes,
-            world_size=self.world_size,
-            num_samples_max=min(_GROUP_SAMPLES_MAX, group_bytes // sample_bytes) * self.world_size,
+            world_size=place.world_size,
+            num_samples_max=min(_GROUP_SAMPLES_MAX, group_bytes // sample_bytes) * place.world_size,
         )
         return StepStream(
             groups,
-            view=plan.rank_view(rank=self.rank, world_size=self.world_size),
-            source=self._source(plan, decoder, open_things),
+            view=plan.rank_view(rank=place.rank, world_size=place.world_size),
+            source=self._source(plan, place, decoder, open_things),
             decoder=decoder,
         )
 
-    def _source(self, plan: EpochPlan, decoder: BatchDecoder, open_things: ExitStack) -> StepSource:
+    def _source(
+        self, plan: EpochPlan, place: ProcessRank, decoder: BatchDecoder, open_things: ExitStack
+    ) -> StepSource:
         split_table = self._opened.split_table
         if self.rule.whole:
             return HeldWhole(self._opened.whole_copy(self._build_whole), split=split_table, decoder=decoder)
@@ -298,8 +374,8 @@ class DatasetReader(IterableDataset[Batch]):
             split=split_table,
             start=self._samples_consumed,
             global_batch_size=self._epoch_batch_size,
-            rank=self.rank,
-            world_size=self.world_size,
+            rank=place.rank,
+            world_size=place.world_size,
             decoder=decoder,
             fetcher=self._open_fetcher(open_things),
             prefetch_bytes=self._prefetch_bytes,
@@ -321,8 +397,18 @@ class DatasetReader(IterableDataset[Batch]):
         self._num_wire_bytes += fetcher.num_wire_bytes
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process (a DataLoader's worker): everything but what is open."""
-        return {**self.__dict__, "_iteration": None}
+        """For another process (a DataLoader's worker): everything but what is open.
+
+        A worker that was not forked knows nothing of the process group, so it is told the rank; it must not
+        be told one that there is no group for, as who starts ranks this way has none yet.
+        """
+        state = {**self.__dict__, "_iteration": None, "_loaders_rank": group_rank()}
+        if get_spawning_popen() is None:  # only what a process is started with can share memory with it
+            del state["_is_read_by_worker"]
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update({"_is_read_by_worker": RawValue(ctypes.c_bool), **state})
 
 
 class _Opened:
@@ -374,16 +460,3 @@ def _checked_manifest(dataset: str | DatasetManifest, connection: Connection) ->
         raise ValueError(f"dataset {manifest.id} has no samples")
     catalog.check(manifest)
     return manifest
-
-
-def _resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank {rank} and world_size {world_size}: give both, or neither")
-    if rank is None or world_size is None:
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized():
-            rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        else:
-            rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    check_rank(rank, world_size)
-    return rank, world_size

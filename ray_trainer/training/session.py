@@ -38,6 +38,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from ray_trainer.errors import ReaderRankError
 from ray_trainer.training.attempt import RunPlace, begin_attempt, find_checkpoint, load_checkpoint
 from ray_trainer.training.checkpoint import Checkpoint, CheckpointIndex
 from ray_trainer.training.events import Evaluated, Note
@@ -84,6 +85,7 @@ class Session:
         RanksDifferError: It has other names, shapes or dtypes on another rank.
         StorageUnwritableError: The run's folder can't be written.
         RunMismatchError: The run exists, with another dataset or plan.
+        ReaderRankError: The reader reads another rank's part than this process has in torch.distributed.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Session:
         """The run's folder and record, when all ranks are there and keep the same."""
         peers = Peers()
         try:
+            _require_own_part(peers, self.reader)
             self._kept.check(peers)
             folder = RunStorage(context.storage, context.run)
             record = peers.from_rank_zero(lambda: _open_run(folder, self.reader))
@@ -396,6 +399,13 @@ def _refuse_second_word(context: RunContext, **given: Any) -> None:
                 f"Session({name}={value!r}), but this loop runs in a worker of train, whose configuration "
                 f"says {said!r}: set TrainConfig.{name}, and leave it out here"
             )
+
+
+def _require_own_part(peers: Peers, reader: Any) -> None:
+    """Else ranks would train on each other's samples, or on all of them, and only the audit would notice."""
+    for rank, place in enumerate(peers.gather((reader.rank, reader.world_size))):
+        if place != (rank, peers.world_size):  # on every rank, so that none waits for one that has left
+            raise ReaderRankError(reader=place, session=(rank, peers.world_size))
 
 
 def _open_run(storage: RunStorage, reader: Any) -> RunRecord:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -24,6 +27,7 @@ from ray_trainer.reading.batch import Batch
 from ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 100
+RANKS = Path(__file__).with_name("reader_ranks.py")
 # torchdata 0.11 calls a function that PyTorch 2.15 deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 
@@ -77,6 +81,24 @@ def test_several_worker_processes_are_refused(reader: DatasetReader) -> None:
         list(loader(reader, DataLoader, 2))
 
 
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_the_state_of_a_reader_that_a_worker_process_reads_is_refused(
+    connection: Connection, manifest: DatasetManifest, context: str
+) -> None:
+    with closing(open_reader(connection, manifest)) as reader:
+        assert reader.state_dict()["cursor"]["samples_consumed"] == 0
+        workers = DataLoader(reader, batch_size=None, num_workers=1, multiprocessing_context=context)
+        iterator = iter(workers)
+        next(iterator)
+        with pytest.raises(LoaderWorkersError, match="StatefulDataLoader"):
+            reader.state_dict()
+        del iterator
+        with pytest.raises(LoaderWorkersError, match="num_workers=0"):
+            reader.state_dict()
+        next(iter(reader))  # what it hands out itself, it knows
+        assert reader.state_dict()["cursor"]["samples_consumed"] == 10
+
+
 @pytest.mark.parametrize(("num_workers", "num_steps"), [(0, 0), (0, 4), (0, 10), (1, 4)])
 def test_a_stateful_loader_resumes_where_it_stood(
     reader: DatasetReader, num_workers: int, num_steps: int
@@ -95,6 +117,81 @@ def test_a_stateful_loader_resumes_where_it_stood(
         assert rest == [] or sorted(rest) == list(range(NUM_SAMPLES))
     else:
         assert sorted(seen + rest) == list(range(NUM_SAMPLES))
+
+
+def ids_by_process(
+    connection: Connection, manifest: DatasetManifest, folder: Path, program: list[str], **asked: Any
+) -> list[list[list[int]]]:
+    """Start two ranks; what each of their loops was handed, batch by batch."""
+    (folder / "manifest.json").write_text(manifest.to_json())
+    config = {
+        "manifest": str(folder / "manifest.json"),
+        "bootstrap_servers": connection.bootstrap_servers,
+        "logs": str(folder),
+        "hold_whole": False,
+        "epochs": 1,
+        **asked,
+    }
+    done = subprocess.run(
+        [sys.executable, *program, str(RANKS), json.dumps(config)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [[json.loads(line) for line in log.read_text().splitlines()] for log in folder.glob("*.jsonl")]
+
+
+def require_halves_of_each_epoch(handed_out: list[list[list[int]]], *, epochs: int) -> None:
+    """Two ranks, all samples once an epoch, and in each step as many for one as for the other."""
+    first, second = handed_out
+    assert len(first) == len(second) == 10 * epochs
+    assert {len(batch) for batch in first + second} == {5}
+    for epoch in range(epochs):
+        steps = slice(10 * epoch, 10 * epoch + 10)
+        assert sorted(i for batch in first[steps] + second[steps] for i in batch) == list(range(NUM_SAMPLES))
+
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+
+
+@pytest.mark.parametrize("group", [True, False])
+@pytest.mark.parametrize("hold_whole", [True, False])
+def test_two_ranks_of_torchrun_share_every_epoch(
+    connection: Connection, manifest: DatasetManifest, tmp_path: Path, group: bool, hold_whole: bool
+) -> None:
+    asked = {"launcher": "torchrun", "group": group, "hold_whole": hold_whole, "epochs": 2}
+    handed_out = ids_by_process(connection, manifest, tmp_path, TORCHRUN, **asked)
+
+    require_halves_of_each_epoch(handed_out, epochs=2)
+
+
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_a_loaders_worker_process_reads_its_ranks_part(
+    connection: Connection, manifest: DatasetManifest, tmp_path: Path, context: str
+) -> None:
+    asked = {"launcher": "torchrun", "group": True, "loader": "DataLoader", "num_workers": 1}
+    handed_out = ids_by_process(connection, manifest, tmp_path, TORCHRUN, context=context, **asked)
+
+    require_halves_of_each_epoch(handed_out, epochs=1)
+
+
+def test_two_ranks_of_lightnings_own_launcher_share_every_epoch(
+    connection: Connection, manifest: DatasetManifest, tmp_path: Path
+) -> None:
+    handed_out = ids_by_process(connection, manifest, tmp_path, [], launcher="lightning", epochs=2)
+
+    require_halves_of_each_epoch(handed_out, epochs=2)
+
+
+def test_a_loaders_worker_process_reads_its_ranks_part_in_lightning(
+    connection: Connection, manifest: DatasetManifest, tmp_path: Path
+) -> None:
+    asked = {"launcher": "lightning", "loader": "StatefulDataLoader", "num_workers": 1, "context": "spawn"}
+    handed_out = ids_by_process(connection, manifest, tmp_path, [], **asked)
+
+    require_halves_of_each_epoch(handed_out, epochs=1)
 
 
 class Linear(torch.nn.Module):

@@ -11,9 +11,11 @@ from ray_trainer.errors import (
     FetchRefusedError,
     FetchTimeoutError,
     LoaderWorkersError,
-    ReadError,
+    ReaderRankError,
     RecordsGoneError,
+    TrainerError,
     UndecodableColumnError,
+    UnknownRankError,
 )
 
 PLACE = {"topic": "flowers-1", "partition": 3, "offset": 1234}
@@ -24,11 +26,13 @@ ERRORS = [
     CorruptRecordError(**PLACE, reason="its value does not match the hash in its header"),
     UndecodableColumnError(column="label", reason="2 of its values are null"),
     LoaderWorkersError(num_workers=4),
+    UnknownRankError("WORLD_SIZE is 2, but there is no RANK"),
+    ReaderRankError(reader=(0, 1), session=(0, 2)),
 ]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_errors_keep_their_facts_in_another_process(error: ReadError) -> None:
+def test_errors_keep_their_facts_in_another_process(error: TrainerError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)
@@ -36,7 +40,7 @@ def test_errors_keep_their_facts_in_another_process(error: ReadError) -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS[2:4] + ERRORS[:1], ids=lambda error: type(error).__name__)
-def test_a_place_in_kafka_is_named_in_full(error: ReadError) -> None:
+def test_a_place_in_kafka_is_named_in_full(error: TrainerError) -> None:
     assert "offset 1234 of partition 3 of topic 'flowers-1'" in str(error)
 
 
