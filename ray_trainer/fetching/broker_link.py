@@ -32,7 +32,7 @@ from ray_trainer.fetching.fetch_messages import (
     correlation_id_of,
     read_fetch_answer,
 )
-from ray_trainer.fetching.range_fetch import FetchedBlock, RangeFetch, RecordCheck
+from ray_trainer.fetching.range_fetch import FetchedBlock, RangeFetch, RecordCheck, first_samples_of
 from ray_trainer.fetching.receive_buffers import BufferPool
 from ray_trainer.fetching.record_batches import DamagedBatchError, StoredRecord, take_records
 from ray_trainer.fetching.topic_leaders import BrokerAddress
@@ -258,7 +258,8 @@ class BrokerLink:
         if len(values) < fetch.wanted.num_records:
             missing = fetch.wanted.first_offset + len(values)
             return self._gone(fetch, missing, "the log goes on without it")
-        return FetchedBlock(fetch.wanted, values)
+        first_samples = first_samples_of(fetch.records) if self._check else None
+        return FetchedBlock(fetch.wanted, values, first_samples)
 
     def _corrupt(self, fetch: RangeFetch, offset: int, reason: str) -> CorruptRecordError:
         return CorruptRecordError(

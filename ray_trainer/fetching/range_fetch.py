@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from dataset_catalog.record_header import parse_record_header, value_hash
+from dataset_catalog.record_header import first_sample_of, parse_record_header, value_hash
 from ray_trainer.fetching.record_batches import StoredRecord
 
 # A record as it lies in a batch is larger than its value: length, offset, key, our header.
 _RECORD_OVERHEAD_BYTES: Final = 64
-_NOT_STAMPED: Final = "0" * 16
+NOT_STAMPED: Final = "0" * 16
 
 RecordCheck: TypeAlias = Callable[[StoredRecord], str | None]
 
@@ -46,10 +46,13 @@ class FetchedBlock(NamedTuple):
     Attributes:
         wanted: the range.
         values: one view a record, in the order of offsets; memory is reused when the last view is gone.
+        first_samples: for each record, the number in written order that its header gives its first sample;
+            None where the records of a dataset have no such headers.
     """
 
     wanted: BlockRange
     values: list[memoryview]
+    first_samples: list[int] | None = None
 
 
 OnDone: TypeAlias = Callable[[FetchedBlock | Exception], None]
@@ -96,6 +99,11 @@ class RangeFetch:
         self.last_failure = reason
 
 
+def first_samples_of(records: list[StoredRecord]) -> list[int]:
+    """The numbers in the headers of records that stamp_check has found good."""
+    return [first_sample_of(record.stamp) for record in records if record.stamp is not None]
+
+
 def stamp_check(load_id: str) -> RecordCheck | None:
     """What is wrong with a record of this load, by the stamp in its header.
 
@@ -103,7 +111,7 @@ def stamp_check(load_id: str) -> RecordCheck | None:
     CRC; so a record says which load wrote it. Records of an adopted topic have no stamps, and their
     manifests a load id of zeros.
     """
-    if load_id == _NOT_STAMPED:
+    if load_id == NOT_STAMPED:
         return None
 
     def check(record: StoredRecord) -> str | None:

@@ -25,6 +25,7 @@ class MemoryFetcher:
         num_mixed: answers come in a random order within so many requests; 1: in the order of requests.
         seed: of that order.
         errors: by (partition, first offset) of a range, what is answered instead of it.
+        first_samples: by (partition, offset), the number in a record's header; None: they have no headers.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class MemoryFetcher:
         num_mixed: int = 8,
         seed: int = 0,
         errors: Mapping[tuple[int, int], Exception] | None = None,
+        first_samples: Mapping[tuple[int, int], int] | None = None,
     ) -> None:
         self.asked: list[BlockRange] = []
         self.num_wire_bytes = 0
@@ -41,6 +43,7 @@ class MemoryFetcher:
         self._num_mixed = num_mixed
         self._random = random.Random(seed)
         self._errors = errors or {}
+        self._first_samples = first_samples or {}
         self._requests: queue.Queue[tuple[BlockRange, OnDone] | None] = queue.Queue()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="memory-fetcher", daemon=True)
@@ -49,8 +52,13 @@ class MemoryFetcher:
     @classmethod
     def of_records(cls, placed: Iterable[PlacedRecord], **options: int) -> MemoryFetcher:
         """Over a dataset's records as dataset_catalog.testing makes them."""
-        records = {(each.partition, each.offset): each.record.value for each in placed}
-        return cls(records, num_mixed=options.get("num_mixed", 8), seed=options.get("seed", 0))
+        placed = list(placed)
+        return cls(
+            {(each.partition, each.offset): each.record.value for each in placed},
+            first_samples={(each.partition, each.offset): each.record.first_sample for each in placed},
+            num_mixed=options.get("num_mixed", 8),
+            seed=options.get("seed", 0),
+        )
 
     def submit(self, wanted: BlockRange, on_done: OnDone) -> None:
         self.asked.append(wanted)
@@ -88,7 +96,8 @@ class MemoryFetcher:
         if error is not None:
             return error
         values = []
-        for offset in range(wanted.first_offset, wanted.end_offset):
+        offsets = range(wanted.first_offset, wanted.end_offset)
+        for offset in offsets:
             value = self._records.get((wanted.partition, offset))
             if value is None:
                 return RecordsGoneError(
@@ -96,4 +105,6 @@ class MemoryFetcher:
                 )
             values.append(memoryview(bytearray(value)))
         self.num_wire_bytes += sum(map(len, values))
-        return FetchedBlock(wanted, values)
+        first_samples = [self._first_samples.get((wanted.partition, offset)) for offset in offsets]
+        known = [first for first in first_samples if first is not None]
+        return FetchedBlock(wanted, values, known if len(known) == len(values) else None)

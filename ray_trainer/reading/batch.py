@@ -26,7 +26,9 @@ class Batch(dict[str, Any]):
         num_samples: of this rank.
         global_num_samples: of all ranks in the step; what a gradient is divided by.
         cursor: where the run stands once this step is done; the same on every rank.
-        index: [num_samples] int64, positions in manifest order.
+        index: [num_samples] int64, positions in manifest order: where the samples were to be found.
+        number: [num_samples] int64, the samples' numbers in written order, from the headers of the records
+            they were found in: what was really found.
         seed: the reader's.
         world_size: number of ranks that share the step.
     """
@@ -35,6 +37,7 @@ class Batch(dict[str, Any]):
     global_num_samples: int
     cursor: Cursor | None
     index: torch.Tensor
+    number: torch.Tensor
     seed: int
     world_size: int
 
@@ -43,6 +46,7 @@ class Batch(dict[str, Any]):
         columns: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
         *,
         index: torch.Tensor | None = None,
+        number: torch.Tensor | None = None,
         seed: int = 0,
         global_num_samples: int | None = None,
         cursor: Cursor | None = None,
@@ -51,6 +55,7 @@ class Batch(dict[str, Any]):
         super().__init__(columns)
         # Without an index, a framework has made this from the items of another batch.
         self.index = torch.empty(0, dtype=torch.int64) if index is None else index
+        self.number = self.index if number is None else number
         self.num_samples = _length(self) if index is None else len(index)
         self.seed = seed
         self.global_num_samples = self.num_samples if global_num_samples is None else global_num_samples
@@ -86,21 +91,24 @@ class Batch(dict[str, Any]):
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The same batch with its tensors on a device; lists of tensors as well."""
         return self._like(
-            {name: _to(column, device, non_blocking) for name, column in self.items()}, self.index
+            {name: _to(column, device, non_blocking) for name, column in self.items()},
+            self.index,
+            self.number,
         )
 
     def with_columns(self, columns: Mapping[str, Any]) -> Self:
         """Other columns of the same samples: what a transform made of them."""
-        return self._like(columns, self.index)
+        return self._like(columns, self.index, self.number)
 
     def _slice(self, start: int, stop: int) -> Self:
         columns = {name: _slice(column, start, stop, self.num_samples) for name, column in self.items()}
-        return self._like(columns, self.index[start:stop])
+        return self._like(columns, self.index[start:stop], self.number[start:stop])
 
-    def _like(self, columns: Mapping[str, Any], index: torch.Tensor) -> Self:
+    def _like(self, columns: Mapping[str, Any], index: torch.Tensor, number: torch.Tensor) -> Self:
         return type(self)(
             columns,
             index=index,
+            number=number,
             seed=self.seed,
             global_num_samples=self.global_num_samples,
             cursor=self.cursor,

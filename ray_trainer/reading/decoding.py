@@ -30,6 +30,7 @@ import torch
 
 from dataset_catalog.manifest import DatasetManifest
 from ray_trainer.reading.columns import Column, OpenColumn, Rows, make_column
+from ray_trainer.reading.gather import gather
 
 Decoded = dict[str, torch.Tensor | list[Any]]
 
@@ -39,11 +40,14 @@ class OpenBlock(NamedTuple):
 
     Attributes:
         columns: as the decoder has them.
-        positions: in manifest order, of each row, where that isn't the plan's business.
+        numbers: int64, the numbers that the records' headers give: of each record's first sample, or of each
+            row; None where that is not kept.
+        rows: [num_rows] int64, which row of the whole block each row is, where only a part of it is open.
     """
 
     columns: tuple[OpenColumn, ...]
-    positions: npt.NDArray[np.int64] | None = None
+    numbers: npt.NDArray[np.int64] | None = None
+    rows: npt.NDArray[np.int64] | None = None
 
 
 class OpenBlocks:
@@ -54,7 +58,8 @@ class OpenBlocks:
 
     def __init__(self, num_columns: int) -> None:
         self.blocks: list[OpenBlock | None] = []
-        self._address = np.zeros((num_columns, 16), dtype=np.int64)
+        # Of each column's first row; then of what is known of each block's samples: `numbers` and `rows`.
+        self._address = np.zeros((num_columns + 2, 16), dtype=np.int64)
         self._free: list[int] = []
 
     def put(self, block: OpenBlock) -> int:
@@ -66,7 +71,11 @@ class OpenBlocks:
                 self._address = np.concatenate([self._address, np.zeros_like(self._address)], axis=1)
         slot = self._free.pop()
         self.blocks[slot] = block
-        self._address[:, slot] = [column.address for column in block.columns]
+        self._address[:, slot] = [
+            *[column.address for column in block.columns],
+            _address(block.numbers),
+            _address(block.rows),
+        ]
         return slot
 
     def remove(self, slot: int) -> None:
@@ -77,6 +86,16 @@ class OpenBlocks:
     def rows(self, column: int, slot: npt.NDArray[np.integer[Any]], row: npt.NDArray[np.int64]) -> Rows:
         """Rows of one column: row[i] of the block in slot[i]."""
         return Rows(column=column, address=self._address[column], blocks=self.blocks, slot=slot, row=row)
+
+    def numbers(self, slot: npt.NDArray[np.integer[Any]], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Entry at[i] of the `numbers` of the block in slot[i]; all of these blocks have some."""
+        return _gather_int64(self._address[-2][slot], at)
+
+    def whole_rows(
+        self, slot: npt.NDArray[np.integer[Any]], at: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Entry at[i] of the `rows` of the block in slot[i]; all of these blocks have some."""
+        return _gather_int64(self._address[-1][slot], at)
 
 
 class BatchDecoder:
@@ -120,7 +139,7 @@ class BatchDecoder:
         """A place for blocks of this decoder."""
         return OpenBlocks(len(self._columns))
 
-    def open(self, batch: pa.RecordBatch, *, positions: npt.NDArray[np.int64] | None = None) -> OpenBlock:
+    def open(self, batch: pa.RecordBatch) -> OpenBlock:
         """Make a block's rows readable. Any thread may call.
 
         Raises:
@@ -129,7 +148,7 @@ class BatchDecoder:
         opened = [
             column.open(batch.column(name)) for name, column in zip(self.names, self._columns, strict=True)
         ]
-        return OpenBlock(tuple(opened), positions)
+        return OpenBlock(tuple(opened))
 
     def decode(
         self,
@@ -157,3 +176,11 @@ class BatchDecoder:
         """End the threads that decode images."""
         for column in self._columns:
             column.close()
+
+
+def _address(array: npt.NDArray[np.int64] | None) -> int:
+    return 0 if array is None else int(array.__array_interface__["data"][0])
+
+
+def _gather_int64(address: npt.NDArray[np.int64], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return gather(address + 8 * at, 8).view(np.int64).reshape(-1)

@@ -44,7 +44,13 @@ from ray_trainer.reading.batch import Batch
 from ray_trainer.reading.decoding import BatchDecoder
 from ray_trainer.reading.process_rank import ProcessRank, group_rank, process_rank
 from ray_trainer.reading.sample_split import SampleSplit, SplitTable
-from ray_trainer.reading.step_source import FetchedBlocks, HeldWhole, StepSource, build_whole
+from ray_trainer.reading.step_source import (
+    FetchedBlocks,
+    HeldWhole,
+    StepSource,
+    build_whole,
+    numbered_schema,
+)
 from ray_trainer.reading.step_stream import DecodedStep, StepStream, group_steps
 from ray_trainer.reading.whole_copy import WholeCopy
 
@@ -328,6 +334,7 @@ class DatasetReader(IterableDataset[Batch]):
         batch = Batch(
             decoded.columns,
             index=torch.from_numpy(decoded.index),
+            number=torch.from_numpy(decoded.number),
             seed=self.seed,
             global_num_samples=decoded.step.num_samples,
             cursor=Cursor(self._epoch, decoded.step.stop, self.plan_fingerprint),
@@ -440,8 +447,9 @@ class _Opened:
     def whole_copy(self, build: Callable[[], Iterator[Any]]) -> WholeCopy:
         if self._copy is None:
             self._copy = WholeCopy.open(
-                self._manifest.fingerprint,
-                self._manifest.arrow_schema,
+                # Not the fingerprint alone: copies that an older version has made have no numbers.
+                f"{self._manifest.fingerprint}-numbered",
+                numbered_schema(self._manifest),
                 build,
                 size_bytes=self._manifest.num_bytes,
             )

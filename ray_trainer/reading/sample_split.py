@@ -71,6 +71,11 @@ class SplitTable:
         full: the dataset's blocks.
         split: the part.
 
+    Attributes:
+        table: of the part.
+        first_index: [num_blocks of the part] int64, position in manifest order of each whole block's first
+            sample.
+
     Raises:
         ValueError: the part has no sample.
     """
@@ -80,6 +85,7 @@ class SplitTable:
         self._split = split
         counts = _count_selected(full, split)
         self._full_block = np.flatnonzero(counts)
+        self.first_index = full.first_sample[self._full_block]
         if not len(self._full_block):
             raise ValueError(f"{split} selects none of {full.num_samples} samples")
         first_sample = np.zeros(len(self._full_block) + 1, dtype=np.int64)

@@ -19,6 +19,7 @@ from dataset_catalog.errors import UndecodableValueError
 from dataset_catalog.manifest import DatasetManifest
 from ray_trainer.errors import CorruptRecordError
 from ray_trainer.fetching.fetch import BlockFetcher, BlockRange, FetchedBlock, fetch_all
+from ray_trainer.fetching.range_fetch import NOT_STAMPED
 from ray_trainer.planning.blocks import BlockTable
 from ray_trainer.planning.plan import EpochPlan, StepShare
 from ray_trainer.reading.block_cache import BlockCache, CacheLimits, block_range
@@ -38,12 +39,16 @@ class Located:
 
     Attributes:
         slot, row: where to read it in the source's open blocks.
-        index: position in manifest order, of the whole dataset also where only a part is read.
+        index: the place that was read: position in manifest order, of the whole dataset also where only a
+            part is read.
+        number: what lies there: the sample's number in written order, by the header of its record. Equal
+            numbers are equal samples, wherever they were found. (Records without headers: the index.)
     """
 
     slot: npt.NDArray[np.integer[Any]]
     row: Int64Array
     index: Int64Array
+    number: Int64Array
 
 
 class StepSource(Protocol):
@@ -103,6 +108,8 @@ class FetchedBlocks:
         self._manifest = manifest
         self._schema = manifest.arrow_schema
         self._first_sample = plan.table.first_sample
+        # Samples of such blocks are numbered one by one, those of others from their only record's first on.
+        self._has_many_records = plan.table.num_records > 1
         self._records = RecordOpener(manifest, decoder)
         self._split = split
         self._decoder = decoder
@@ -122,12 +129,15 @@ class FetchedBlocks:
 
     def locate(self, share: StepShare) -> Located:
         slot = self._cache.wait_for(share)
-        index = share.index
+        index, row = share.index, share.row
         if self._split is not None:
-            places = zip(slot.tolist(), share.row.tolist(), strict=True)
-            blocks = self.opened.blocks
-            index = np.array([_index_in(blocks[at], row) for at, row in places], dtype=np.int64)
-        return Located(slot, share.row, index)
+            row = self.opened.whole_rows(slot, row)
+            index = self._split.first_index[share.block] + row
+        number = index
+        if is_stamped(self._manifest):
+            is_counted = self._has_many_records[share.block]
+            number = self.opened.numbers(slot, np.where(is_counted, row, 0)) + np.where(is_counted, 0, row)
+        return Located(slot, share.row, index, number)
 
     def release(self, share: StepShare) -> None:
         self._cache.release(share)
@@ -146,11 +156,11 @@ class FetchedBlocks:
                 batch = decode_values(fetched.values, self._schema, self._manifest.value_format)
                 num_rows, num_expected = batch.num_rows, self._split.num_full_rows(block)
                 rows = self._split.rows_of(block)
-                opened = self._decoder.open(batch.take(pa.array(rows)), positions=self._split.index_of(block))
+                opened = self._decoder.open(batch.take(pa.array(rows)))._replace(rows=rows)
             _require_rows(num_rows, num_expected)
+            return opened._replace(numbers=_first_numbers(self._manifest, fetched, num_rows))
         except UndecodableValueError as error:
             raise _corrupt(self._manifest, fetched, error.reason) from error
-        return opened
 
 
 class HeldWhole:
@@ -159,7 +169,7 @@ class HeldWhole:
     def __init__(self, copy: WholeCopy, *, split: SplitTable | None, decoder: BatchDecoder) -> None:
         self.opened = decoder.no_blocks()
         self._slot = np.array(
-            [self.opened.put(decoder.open(batch)) for batch in copy.batches], dtype=np.int32
+            [self.opened.put(_open_numbered(decoder, batch)) for batch in copy.batches], dtype=np.int32
         )
         self._first = np.cumsum([0, *(batch.num_rows for batch in copy.batches)])
         self._index = split.all_index() if split is not None else None
@@ -167,7 +177,8 @@ class HeldWhole:
     def locate(self, share: StepShare) -> Located:
         index = share.index if self._index is None else self._index[share.index]
         batch = np.searchsorted(self._first, index, side="right") - 1
-        return Located(self._slot[batch], index - self._first[batch], index)
+        slot, row = self._slot[batch], index - self._first[batch]
+        return Located(slot, row, index, self.opened.numbers(slot, row))
 
     def release(self, share: StepShare) -> None:
         pass
@@ -179,25 +190,63 @@ class HeldWhole:
 def build_whole(
     manifest: DatasetManifest, table: BlockTable, fetcher: BlockFetcher
 ) -> Iterator[pa.RecordBatch]:
-    """All samples of a dataset in manifest order, in a few large batches.
+    """All samples of a dataset in manifest order, in a few large batches, each with its number.
 
     Raises:
         ReadError: a block can't be had.
     """
-    schema = manifest.arrow_schema
+    schema = numbered_schema(manifest)
     ranges = [block_range(manifest, table, block) for block in range(table.num_blocks)]
     num_rows = dict(zip(ranges, np.diff(table.first_sample).tolist(), strict=True))
+    first_index = dict(zip(ranges, table.first_sample.tolist(), strict=False))
     for stretch in _stretches(ranges):
         batches: dict[BlockRange, pa.RecordBatch] = {}
         for fetched in fetch_all(fetcher, stretch):
             try:
-                batch = decode_values(fetched.values, schema, manifest.value_format)
+                batch = decode_values(fetched.values, manifest.arrow_schema, manifest.value_format)
                 _require_rows(batch.num_rows, num_rows[fetched.wanted])
+                numbers = _first_numbers(manifest, fetched, batch.num_rows)
             except UndecodableValueError as error:
                 raise _corrupt(manifest, fetched, error.reason) from error
-            batches[fetched.wanted] = batch
+            if numbers is None:
+                numbers = np.arange(first_index[fetched.wanted], first_index[fetched.wanted] + batch.num_rows)
+            elif len(fetched.values) == 1:
+                numbers = numbers + np.arange(batch.num_rows)
+            columns = [*batch.columns, pa.array(numbers, pa.int64())]
+            batches[fetched.wanted] = pa.RecordBatch.from_arrays(columns, schema=schema)
         joined = pa.Table.from_batches([batches[wanted] for wanted in stretch], schema).combine_chunks()
         yield from joined.to_batches()
+
+
+def numbered_schema(manifest: DatasetManifest) -> pa.Schema:
+    """Of build_whole's batches: the dataset's columns, and last the numbers, whatever the others' names."""
+    return manifest.arrow_schema.append(pa.field("number", pa.int64(), nullable=False))
+
+
+def is_stamped(manifest: DatasetManifest) -> bool:
+    """Whether a dataset's records have headers that number their samples."""
+    return manifest.load_id != NOT_STAMPED
+
+
+def _open_numbered(decoder: BatchDecoder, batch: pa.RecordBatch) -> OpenBlock:
+    *columns, numbers = range(batch.num_columns)
+    opened = decoder.open(batch.select(columns))
+    return opened._replace(numbers=batch.column(numbers).to_numpy(zero_copy_only=True))
+
+
+def _first_numbers(manifest: DatasetManifest, fetched: FetchedBlock, num_rows: int) -> Int64Array | None:
+    """Of each record's first sample, by its header; None where records have none.
+
+    Raises:
+        UndecodableValueError: a header names samples that the dataset doesn't have.
+    """
+    if fetched.first_samples is None or not is_stamped(manifest):
+        return None
+    last = max(fetched.first_samples) + num_rows // len(fetched.values) - 1
+    if last >= manifest.num_samples:
+        reason = f"its header says that it holds sample {last}, of a dataset of {manifest.num_samples}"
+        raise UndecodableValueError(reason, 0)
+    return np.array(fetched.first_samples, dtype=np.int64)
 
 
 def _corrupt(manifest: DatasetManifest, fetched: FetchedBlock, reason: str) -> CorruptRecordError:
@@ -210,12 +259,6 @@ def _corrupt(manifest: DatasetManifest, fetched: FetchedBlock, reason: str) -> C
 def _require_rows(num_rows: int, num_expected: int) -> None:
     if num_rows != num_expected:
         raise UndecodableValueError(f"it holds {num_rows} samples, the manifest says {num_expected}", 0)
-
-
-def _index_in(block: OpenBlock | None, row: int) -> int:
-    assert block is not None
-    assert block.positions is not None
-    return int(block.positions[row])
 
 
 def _stretches(ranges: list[BlockRange]) -> Iterator[list[BlockRange]]:

@@ -34,11 +34,13 @@ class DecodedStep:
     Attributes:
         step: all ranks' samples.
         index: [n] int64, of this rank's, positions in manifest order.
+        number: [n] int64, of this rank's, their numbers in written order; see step_source.Located.
         columns: of this rank's.
     """
 
     step: Step
     index: npt.NDArray[np.int64]
+    number: npt.NDArray[np.int64]
     columns: Decoded
 
 
@@ -111,7 +113,8 @@ class StepStream:
         parts = self._decoder.decode(self._source.opened, located.slot, located.row, sizes=sizes)
         start = 0
         for step, size, columns in zip(steps, sizes, parts, strict=True):
-            yield DecodedStep(step, located.index[start : start + size], columns)
+            part = slice(start, start + size)
+            yield DecodedStep(step, located.index[part], located.number[part], columns)
             start += size
         self._source.release(share)
 

@@ -2,12 +2,15 @@
 
 The ledger says what each rank's loop was really handed (ledger.py); which of its entries the model has
 seen follows from the chain of checkpoints. Per epoch, these entries are compared with the manifest: a
-sample of the dataset that no entry names is missing, one named again is repeated. An epoch is complete
-when the run went past its end; one that is not is never called exact, however good it looks so far.
+sample of the dataset whose number no entry names is missing, one named again is repeated. Numbers are those
+in the records' own headers, so a record that lies in another's place makes its samples repeated and the
+other's missing; where two have changed places, every sample is still there, and placement.py notices that.
+An epoch that the run has not gone past is never called exact, however good it looks so far.
 
 Invariants, checked in tests/unit/test_audit.py:
 1. Removing or repeating any entry, or any file, of a run whose audit was exact makes the audit fail.
 2. Steps that were done again after a failure count once.
+3. Whatever a damaged entry says, it is a note and no exception, and its samples count as missing.
 
 Read next: ledger.py, for what is in the books.
 """
@@ -30,6 +33,7 @@ from ray_trainer.errors import RunMismatchError
 from ray_trainer.reading.sample_split import SampleSplit
 from ray_trainer.training.checkpoint import CheckpointStore
 from ray_trainer.training.ledger import Segment, StepEntry, lineage, read_parts, read_starts
+from ray_trainer.training.placement import Placement
 from ray_trainer.training.run_record import RunRecord, read_finished, read_run
 from ray_trainer.training.storage import RunStorage
 
@@ -45,7 +49,8 @@ class EpochAudit:
         samples: Samples handed out, repeated ones counted each time.
         missing: Samples of the dataset that were not handed out (of an unfinished epoch: not yet).
         repeated: Samples handed out beyond their first time.
-        is_complete: The run went past the end of this epoch.
+        is_over: The run went past the end of this epoch.
+        is_complete: It did, and every sample was handed out.
         unaccounted: Samples that the covered steps had, by their place in the order, but that no entry
             names; 0 unless books are lost. (Of a complete epoch they are missing, too.)
     """
@@ -54,12 +59,13 @@ class EpochAudit:
     samples: int
     missing: int
     repeated: int
+    is_over: bool
     is_complete: bool
     unaccounted: int
 
     @property
     def is_exact(self) -> bool:
-        return self.is_complete and not (self.missing or self.repeated or self.unaccounted)
+        return self.is_complete and not (self.repeated or self.unaccounted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,13 @@ def audit(run: str, storage: str | Path, connection: Connection | None = None) -
     expected = None
     if split := record.plan_facts.get("split"):
         expected = SampleSplit(*split).selects(np.arange(manifest.num_samples))
-    return audit_run(place, record, num_samples=manifest.num_samples, expected=expected)
+    return audit_run(
+        place,
+        record,
+        num_samples=manifest.num_samples,
+        expected=expected,
+        placement=Placement(manifest.run_arrays()),
+    )
 
 
 def audit_run(
@@ -113,21 +125,29 @@ def audit_run(
     *,
     num_samples: int,
     expected: npt.NDArray[np.bool_] | None = None,
+    placement: Placement | None = None,
 ) -> AuditReport:
     """The audit proper, against a dataset of `num_samples` samples.
 
     Args:
-        expected: [num_samples], which samples an epoch has, of a run on a part of its dataset; None: all.
+        expected: [num_samples], which samples (by position in manifest order) an epoch has, of a run on a
+            part of its dataset; None: all.
+        placement: Of the dataset, to notice records that have changed places; None: that isn't looked at.
     """
     segments, notes = covered_segments(storage, record.run_id)
     books: dict[int, _EpochBook] = {}
-    for entry in counted_entries(storage, segments, notes):
-        book = books.setdefault(entry.epoch, _EpochBook(entry.epoch, num_samples, expected))
-        book.add(entry)
+    for entry in counted_entries(storage, segments, notes, num_samples=num_samples):
+        if entry.epoch not in books:
+            books[entry.epoch] = _EpochBook(entry.epoch, num_samples, expected)
+        books[entry.epoch].add(entry)
+        if placement is not None and entry.number is not None:
+            placement.add(entry.index, entry.number)
+    notes.extend(placement.close() if placement is not None else ())
     epochs = tuple(books[epoch].close(is_last=epoch == max(books)) for epoch in sorted(books))
     gaps = [epoch for epoch in range(max(books, default=-1) + 1) if epoch not in books]
     if gaps:
-        notes.append(f"no entry of epochs {', '.join(map(str, gaps))} is left")
+        more = f" and {len(gaps) - 10} more" if len(gaps) > 10 else ""
+        notes.append(f"no entry of epochs {', '.join(map(str, gaps[:10]))}{more} is left")
     exact = bool(epochs) and not notes and all(epoch.is_exact for epoch in epochs)
     return AuditReport(storage.run, record.dataset, num_samples, epochs, exact, tuple(notes))
 
@@ -156,19 +176,33 @@ def covered_segments(storage: RunStorage, run_id: str) -> tuple[list[tuple[Segme
 
 
 def counted_entries(
-    storage: RunStorage, segments: Iterable[tuple[Segment, int]], notes: list[str]
+    storage: RunStorage,
+    segments: Iterable[tuple[Segment, int]],
+    notes: list[str],
+    *,
+    num_samples: int,
 ) -> Iterator[StepEntry]:
-    """The entries that count; what is wrong with the books is added to `notes`."""
+    """The entries that count and that can be true; what is wrong with the books is added to `notes`."""
     for segment, world_size in segments:
         steps_by_rank = dict.fromkeys(range(world_size), 0)
         for part in read_parts(storage, segment):
             try:
                 entries = [entry for entry in part.read(storage) if segment.covers(entry.step)]
-            except (OSError, pa.ArrowException) as error:
+            except (OSError, pa.ArrowException, ValueError) as error:  # the last: a name that is no text
                 notes.append(f"{part.name} can't be read: {error}")
                 continue
             steps_by_rank[part.rank] = steps_by_rank.get(part.rank, 0) + len(entries)
-            yield from entries
+            wrong = [(entry.step, reason) for entry in entries if (reason := _impossible(entry, num_samples))]
+            if wrong:
+                step, reason = wrong[0]
+                others = f", and {len(wrong) - 1} more entries are as wrong" if wrong[1:] else ""
+                notes.append(f"{part.name}: the entry of step {step} {reason}{others}; they don't count")
+            if any(entry.number is None for entry in entries):
+                notes.append(
+                    f"{part.name} was written by an earlier version: it says which samples were asked for, "
+                    "and not which were found"
+                )
+            yield from (entry for entry in entries if not _impossible(entry, num_samples))
         wanted = segment.until_step - segment.after_step
         odd = {rank: steps for rank, steps in steps_by_rank.items() if steps != wanted}
         if odd:
@@ -179,21 +213,42 @@ def counted_entries(
             )
 
 
+def _impossible(entry: StepEntry, num_samples: int) -> str | None:
+    """What can't be true of an entry; None when it can."""
+    # There is at least one step in an epoch.
+    if not 0 <= entry.epoch < entry.step:
+        return f"says that it was of epoch {entry.epoch}"
+    if not 0 <= entry.start <= entry.stop <= num_samples:
+        return f"says that it had samples {entry.start} to {entry.stop} of an epoch of {num_samples}"
+    named = {"position": entry.index, "number": entry.index if entry.number is None else entry.number}
+    if len(named["number"]) != len(entry.index):
+        return f"names {len(entry.index)} positions and {len(named['number'])} numbers"
+    for what, values in named.items():
+        outside = values[(values < 0) | (values >= num_samples)]
+        if len(outside):
+            return f"names {what} {outside[0]} of a dataset of {num_samples} samples"
+    return None
+
+
 class _EpochBook:
-    """Which samples of one epoch were named, in a byte a sample."""
+    """Which samples of one epoch were named, in a byte a sample; of a part of a dataset, in two."""
 
     def __init__(self, epoch: int, num_samples: int, expected: npt.NDArray[np.bool_] | None) -> None:
         self._epoch = epoch
         self._seen = np.zeros(num_samples, dtype=np.bool_)
         self._expected = expected
+        # Which numbers the samples of a part have, nobody knows beforehand, but where they lie.
+        self._places = None if expected is None else np.zeros(num_samples, dtype=np.bool_)
         self._samples = 0
         self._repeated = 0
         self._covered = 0
         self._steps: set[int] = set()
 
     def add(self, entry: StepEntry) -> None:
-        named = np.unique(entry.index)
+        named = np.unique(entry.index if entry.number is None else entry.number)
         self._samples += len(entry.index)
+        if self._places is not None:
+            self._places[entry.index] = True
         self._repeated += len(entry.index) - len(named) + int(self._seen[named].sum())
         self._seen[named] = True
         if entry.step not in self._steps:
@@ -201,16 +256,19 @@ class _EpochBook:
             self._covered += entry.stop - entry.start
 
     def close(self, *, is_last: bool) -> EpochAudit:
-        expected = self._expected
-        wanted = len(self._seen) if expected is None else int(expected.sum())
-        found = self._seen if expected is None else self._seen & expected
-        # A sample outside of the part that was to be trained on is as wrong as one too often.
-        stray = int(self._seen.sum()) - int(found.sum())
+        wanted, found, stray = len(self._seen), int(self._seen.sum()), 0
+        if self._expected is not None and self._places is not None:
+            wanted, in_part = int(self._expected.sum()), int((self._places & self._expected).sum())
+            # A sample outside of the part that was to be trained on is as wrong as one too often.
+            stray = int(self._places.sum()) - in_part
+            found = min(found, in_part)
+        is_over = not is_last or self._covered >= wanted
         return EpochAudit(
             epoch=self._epoch,
             samples=self._samples,
-            missing=wanted - int(found.sum()),
+            missing=wanted - found,
             repeated=self._repeated + stray,
-            is_complete=not is_last or self._covered >= wanted,
+            is_over=is_over,
+            is_complete=is_over and found == wanted,
             unaccounted=max(0, self._covered - self._samples),
         )

@@ -1,8 +1,10 @@
 """Who was handed what: the books of a run, from which the audit is made.
 
 Each rank writes, at each checkpoint and before it counts, one file with the steps since its last file:
-for every step the positions in manifest order of the samples that its loop was really handed, taken from
-the decoded batch and not from the plan. Each attempt (one life of a group of workers) begins with a
+for every step the samples that its loop was handed, each twice over: the place that was read (its position
+in manifest order, which follows from the plan) and the number of what was found there (in written order,
+which the header of the sample's own record says). So a record that lies where another belongs shows,
+whatever the plan says. Each attempt (one life of a group of workers) begins with a
 record of the checkpoint that it resumed from.
 
 An entry counts when the model that there is now has seen it. Which do, follows from the starts alone: the
@@ -56,6 +58,8 @@ _LEDGER = "ledger"
 _START = "start.json"
 _PART = re.compile(r"rank-(\d{6,})-(\d{12,})-(\d{12,})\.arrow")
 
+_SAMPLES = pa.large_list(pa.field("item", pa.int64(), nullable=False))
+_SAMPLE_FIELDS = ("index", "number")
 _SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
@@ -64,7 +68,7 @@ _SCHEMA = pa.schema(
         pa.field("stop", pa.int64(), nullable=False),
         pa.field("count", pa.float64(), nullable=False),
         pa.field("loss_sum", pa.float64(), nullable=False),
-        pa.field("index", pa.large_list(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+        *(pa.field(name, _SAMPLES, nullable=name == "number") for name in _SAMPLE_FIELDS),
     ]
 )
 
@@ -105,7 +109,9 @@ class StepEntry:
         start, stop: The step's place in the epoch's order, over all ranks.
         count: What the sum of losses over all ranks is divided by (samples, or label tokens).
         loss_sum: This rank's part of that sum.
-        index: [num_samples of this rank] int64, positions in manifest order.
+        index: [num_samples of this rank] int64, places: positions in manifest order.
+        number: [num_samples of this rank] int64, numbers in written order of what was found there; None: the
+            same numbers are written down, and of what was read, books of before numbers were kept.
     """
 
     step: int
@@ -115,6 +121,7 @@ class StepEntry:
     count: float
     loss_sum: float
     index: npt.NDArray[np.int64]
+    number: npt.NDArray[np.int64] | None = None
 
 
 class LedgerPart(NamedTuple):
@@ -134,16 +141,14 @@ class LedgerPart(NamedTuple):
 
         Raises:
             OSError: The file can't be read.
-            pa.ArrowException: It is truncated or damaged.
+            pa.ArrowException: It is truncated or damaged, or holds something else.
         """
-        fields = None if with_index else list(range(len(_SCHEMA) - 1))
+        fields = None if with_index else list(range(len(_SCHEMA) - len(_SAMPLE_FIELDS)))
         options = pa.ipc.IpcReadOptions(included_fields=fields)
         table = pa.ipc.open_file(pa.py_buffer(storage.read(self.name)), options=options).read_all()
-        columns = {name: table.column(name).to_numpy() for name in table.column_names if name != "index"}
-        values, offsets = np.empty(0, np.int64), np.zeros(table.num_rows + 1, np.int64)
-        if with_index:
-            lists = table.column("index").combine_chunks()
-            values, offsets = lists.values.to_numpy(), lists.offsets.to_numpy()
+        _require_sound(table)
+        columns = {name: table.column(name).to_numpy() for name in _SCHEMA.names[: -len(_SAMPLE_FIELDS)]}
+        index, number = (_sample_lists(table, name) for name in _SAMPLE_FIELDS)
         return [
             StepEntry(
                 step=int(columns["step"][row]),
@@ -152,7 +157,8 @@ class LedgerPart(NamedTuple):
                 stop=int(columns["stop"][row]),
                 count=float(columns["count"][row]),
                 loss_sum=float(columns["loss_sum"][row]),
-                index=values[offsets[row] : offsets[row + 1]],
+                index=np.empty(0, np.int64) if (places := index[row]) is None else places,
+                number=number[row],
             )
             for row in range(table.num_rows)
         ]
@@ -219,17 +225,14 @@ def write_entries(
     Raises:
         OSError: It can't be written.
     """
-    lengths = np.array([0, *(len(entry.index) for entry in entries)], dtype=np.int64)
-    values = np.concatenate([entry.index for entry in entries]) if entries else np.empty(0, np.int64)
     columns = [
         *(
             pa.array([getattr(e, field.name) for e in entries], field.type)
             for field in _SCHEMA
-            if field.name != "index"
+            if field.name not in _SAMPLE_FIELDS
         ),
-        pa.LargeListArray.from_arrays(
-            pa.array(np.cumsum(lengths)), pa.array(values.astype(np.int64)), type=_SCHEMA.field("index").type
-        ),
+        pa.array([entry.index for entry in entries], _SAMPLES),
+        pa.array([e.index if e.number is None else e.number for e in entries], _SAMPLES),
     ]
     facts = {"attempt": attempt, "rank": rank, "world_size": world_size}
     schema = _SCHEMA.with_metadata({key: str(value) for key, value in facts.items()})
@@ -279,3 +282,28 @@ def lineage(starts: Mapping[int, AttemptStart], *, attempt: int, step: int) -> l
 
 def _folder(attempt: int) -> str:
     return f"{_LEDGER}/{attempt_folder(attempt)}"
+
+
+def _require_sound(table: pa.Table) -> None:
+    """A damaged offset would have memory read that isn't the file's, and another type be taken for numbers.
+
+    Raises:
+        pa.ArrowInvalid: it is damaged, or not of our columns.
+    """
+    table.validate(full=True)
+    for field in table.schema:
+        if field.name not in _SCHEMA.names or field.type != _SCHEMA.field(field.name).type:
+            raise pa.ArrowInvalid(f"its column {field.name!r} is {field.type}, which the books don't have")
+    missing = set(_SCHEMA.names) - set(_SAMPLE_FIELDS) - set(table.column_names)
+    if missing:
+        raise pa.ArrowInvalid(f"it has no columns {', '.join(sorted(missing))}")
+
+
+def _sample_lists(table: pa.Table, name: str) -> list[npt.NDArray[np.int64] | None]:
+    """Of each row, the samples that a column names; None where it names none."""
+    if name not in table.column_names or not table.num_rows:
+        return [None] * table.num_rows
+    lists = table.column(name).combine_chunks()
+    values, offsets = lists.values.to_numpy(), lists.offsets.to_numpy()
+    is_there = lists.is_valid().to_pylist()
+    return [values[offsets[row] : offsets[row + 1]] if is_there[row] else None for row in range(len(lists))]

@@ -16,6 +16,8 @@ from ray_trainer.training.model import DeferredSum
 
 __all__ = ["OpenStep", "StepBooks"]
 
+_Int64Array = np.ndarray[Any, np.dtype[np.int64]]
+
 
 class OpenStep:
     """A step while the loop does it.
@@ -62,18 +64,23 @@ class StepBooks:
     """Steps since the last checkpoint, in order. `add` and `take`: training thread."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[OpenStep, np.ndarray[Any, np.dtype[np.int64]]]] = []
+        self._steps: list[tuple[OpenStep, _Int64Array, _Int64Array]] = []
 
     def add(self, step: OpenStep) -> None:
-        """A step has ended. What counts is what the batch says it holds, not what was planned."""
+        """A step has ended. What was planned is written down, and what the records really held."""
         step.defer_loss()
-        index = step.batch.index.cpu().numpy().astype(np.int64)
+        index, number = (_int64(each) for each in (step.batch.index, step.batch.number))
         step.batch = None
-        self._steps.append((step, index))
+        self._steps.append((step, index, number))
 
     def take(self) -> Callable[[], Sequence[StepEntry]]:
         """Close the account; the entries are made when they are asked for, on any thread."""
         steps, self._steps = self._steps, []
         return lambda: [
-            StepEntry(s.number, s.epoch, s.start, s.stop, s.count, s.loss_sum(), index) for s, index in steps
+            StepEntry(s.number, s.epoch, s.start, s.stop, s.count, s.loss_sum(), index, number)
+            for s, index, number in steps
         ]
+
+
+def _int64(positions: torch.Tensor) -> _Int64Array:
+    return positions.cpu().numpy().astype(np.int64)

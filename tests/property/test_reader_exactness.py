@@ -72,6 +72,7 @@ class Dataset:
         self.placed = place(records, partitions=3, gap=2, seed=case["seed"])
         self.manifest = make_manifest(batch, self.placed, encoding=encoding, value_format=value_format)
         self.rows = self._in_manifest_order(batch)
+        self.numbers = self._in_manifest_order(pa.RecordBatch.from_pydict({"n": range(batch.num_rows)}))
         self.rule = PlanRule(
             num_lanes=case["num_lanes"] if case["shuffle"] else 1,
             block_bytes=case["block_bytes"],
@@ -117,6 +118,7 @@ class Dataset:
         with StepStream(groups, view=view, source=source, decoder=decoder) as stream:
             for decoded in stream:
                 self._check(decoded.columns, decoded.index.tolist())
+                assert decoded.number.tolist() == [self.numbers[at]["n"] for at in decoded.index]
                 steps.append((decoded.step.stop, decoded.index.tolist()))
         return steps
 

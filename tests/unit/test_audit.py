@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ray_trainer.training.audit import AuditReport, audit_run
@@ -239,3 +241,79 @@ def test_a_run_on_a_part_of_its_dataset_is_compared_with_that_part(books: Books)
     assert audit_run(books.storage, RECORD, num_samples=NUM_SAMPLES, expected=expected).exactly_once
     expected[int(np.flatnonzero(expected)[0])] = False
     assert not audit_run(books.storage, RECORD, num_samples=NUM_SAMPLES, expected=expected).exactly_once
+
+
+NOT_THERE = [NUM_SAMPLES, -1, 2**62, -(2**62)]
+
+
+@pytest.mark.parametrize("field", ["index", "number"])
+@pytest.mark.parametrize("wrong", NOT_THERE)
+def test_a_damaged_entry_is_a_finding_and_its_samples_are_missing(
+    exact: Books, field: str, wrong: int
+) -> None:
+    name = counted_parts(exact)[0]
+    entries = read_parts(exact.storage, Segment(1, 0, 2))[0].read(exact.storage)
+    damaged = replace(entries[0], **{field: np.array([wrong, 3], dtype=np.int64)})
+    exact.storage.delete_file(name)
+    rewrite(exact.storage, name, [damaged, *entries[1:]])
+
+    report = exact.audit()
+
+    assert not report.exactly_once
+    assert any(f"{name}: the entry of step 1" in note and str(wrong) in note for note in report.notes)
+    assert report.epochs[0].missing == len(entries[0].index)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epoch": 2**31 - 1}, {"epoch": -1}, {"start": -5}, {"stop": NUM_SAMPLES + 1}, {"start": 4, "stop": 0}],
+)
+def test_an_entry_that_names_an_impossible_place_is_a_finding(exact: Books, wrong: dict[str, int]) -> None:
+    name = counted_parts(exact)[0]
+    entries = read_parts(exact.storage, Segment(1, 0, 2))[0].read(exact.storage)
+    exact.storage.delete_file(name)
+    rewrite(exact.storage, name, [replace(entries[0], **wrong), *entries[1:]])
+
+    report = exact.audit()
+
+    assert not report.exactly_once
+    assert any(f"{name}: the entry of step 1" in note for note in report.notes)
+
+
+def test_an_epoch_with_samples_missing_is_over_and_not_complete(exact: Books) -> None:
+    exact.storage.delete_file(counted_parts(exact)[0])
+
+    epoch = exact.audit().epochs[0]
+
+    assert (epoch.is_over, epoch.is_complete, epoch.is_exact) == (True, False, False)
+    assert epoch.missing > 0
+
+
+def test_books_without_numbers_are_not_taken_for_proof(exact: Books) -> None:
+    name = counted_parts(exact)[0]
+    table = pa.ipc.open_file(pa.py_buffer(exact.storage.read(name))).read_all().drop_columns("number")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    exact.storage.delete_file(name)
+    exact.storage.write(name, sink.getvalue().to_pybytes())
+
+    report = exact.audit()
+
+    assert [epoch.is_exact for epoch in report.epochs] == [True, True]
+    assert not report.exactly_once
+    assert any(f"{name} was written by an earlier version" in note for note in report.notes)
+
+
+def test_flipped_bytes_in_the_books_are_findings_and_no_other_errors(exact: Books) -> None:
+    name = counted_parts(exact)[0]
+    content = exact.storage.read(name)
+    random = np.random.default_rng(5)
+    for _ in range(150):
+        at = int(random.integers(len(content)))
+        damaged = bytearray(content)
+        damaged[at] ^= int(random.integers(1, 256))
+        exact.storage.delete_file(name)
+        exact.storage.write(name, bytes(damaged))
+        report = exact.audit()  # a byte of padding, or of a loss, may have no consequence
+        assert report.exactly_once == (not report.notes and all(e.is_exact for e in report.epochs))
