@@ -67,7 +67,7 @@ def skewed(
         replication=None,
         assignments=[(1 + number % 3,)] * 10,
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     producer = confluent_producer(connection)
     for count in range(300):
@@ -76,7 +76,7 @@ def skewed(
     yield cluster
     assert throttle_settings(connection) == {}
     assert reassignments(connection) == {}
-    assert BalanceLog(connection, timeout_s=10).read() is None
+    assert BalanceLog(connection, timeout_s=60).read() is None
     assert verify(connection, manifest).is_clean
 
 
@@ -250,7 +250,7 @@ def test_moves_off_a_broker_that_a_slow_link_has_hit_come_to_their_end(
     assert outcome.moved_bytes == outcome.plan.moved_bytes
     assert spread(connection) < 0.01
     assert (throttle_settings(connection), reassignments(connection)) == ({}, {})
-    assert BalanceLog(connection, timeout_s=10).read() is None
+    assert BalanceLog(connection, timeout_s=60).read() is None
     assert verify(connection, manifest).is_clean
 
 

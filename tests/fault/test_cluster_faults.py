@@ -114,7 +114,7 @@ def test_a_paused_broker_answers_nothing_until_it_is_resumed(one_broker: LocalCl
         one_broker.wait_until_ready(0.1)
 
     one_broker.resume_broker(1)
-    one_broker.wait_until_ready(10)
+    one_broker.wait_until_ready(60)
 
 
 def test_a_paused_broker_ends_by_itself_when_it_is_stopped(
@@ -211,7 +211,7 @@ start = lambda: clusters.append(stack.enter_context(temporary_cluster(num_broker
 thread = threading.Thread(target=start)
 thread.start()
 thread.join()
-clusters[0].wait_until_ready(10)
+clusters[0].wait_until_ready(60)
 print(clusters[0].home, *clusters[0].pids.values(), flush=True)
 sys.stdin.read()
 """
@@ -225,7 +225,7 @@ sys.stdin.read()
 
         owner.kill()
 
-    _, alive = psutil.wait_procs(servers, timeout=10)
+    _, alive = psutil.wait_procs(servers, timeout=60)
     assert alive == []
     # Its folder is removed by the next temporary cluster, once nobody can be in the middle of making it.
     os.utime(Path(home) / "owner.lock", (0, 0))
@@ -260,7 +260,7 @@ def _write(connection: Connection, values: list[bytes], *, create: bool = True) 
         producer.produce(
             "numbers", value, partition=number % 4, callback=lambda error, _: error and failures.append(error)
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert failures == []
 
 
@@ -268,7 +268,7 @@ def _read(connection: Connection, count: int) -> list[bytes]:
     consumer = confluent_consumer(connection)
     consumer.assign([TopicPartition("numbers", partition, 0) for partition in range(4)])
     try:
-        records = consumer.consume(count, timeout=30)
+        records = consumer.consume(count, timeout=60)
     finally:
         consumer.close()
     return sorted((record.value() for record in records), key=int)

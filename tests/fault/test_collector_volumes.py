@@ -44,7 +44,7 @@ def volumes(
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=30)
+    subprocess.run(command, check=True, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def topic(connection: Connection) -> str:
     producer = confluent_producer(connection)
     for n in range(10 * NUM_PARTITIONS):
         producer.produce("t", os.urandom(RECORD_BYTES), partition=n % NUM_PARTITIONS)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return "t"
 
 

@@ -32,13 +32,13 @@ def test_a_dataset_is_loaded_while_the_first_broker_is_down(
         replication=1,
         assignments=[(1,)],
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     cluster.kill_broker(1)
-    assert default_replication(cluster.connection, "any", timeout_s=20) == 2  # also before it is missed
+    assert default_replication(cluster.connection, "any", timeout_s=60) == 2  # also before it is missed
     with open_admin(cluster.connection) as admin:
         wait_until(lambda: any(broker["is_fenced"] for broker in admin.describe_cluster()["brokers"]))
-    assert default_replication(cluster.connection, "any", timeout_s=20) == 2
+    assert default_replication(cluster.connection, "any", timeout_s=60) == 2
 
     with caplog.at_level(logging.WARNING):
         manifest = load_dataset({"x": list(range(100))}, "flowers", connection=cluster.connection)

@@ -137,7 +137,7 @@ def test_a_leader_that_dies_or_hangs_is_followed_to_its_successor(make_cluster: 
 def write_replicated(connection: Connection, topic: str) -> DatasetManifest:
     with open_admin(connection) as admin:
         admin.create_topics([NewTopic(topic, 6, 3)])
-    with TopicAdmin(connection, timeout_s=10.0) as topics:
+    with TopicAdmin(connection, timeout_s=60) as topics:
         for partition in range(6):
             topics.wait_for_leader(topic, partition)
         created = topics.describe(topic)

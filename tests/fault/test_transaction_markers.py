@@ -94,11 +94,11 @@ class Place:
 
     def committed(self) -> list[bytes]:
         """What each partition has; nothing may be hidden behind an open transaction."""
-        with TopicAdmin(self.cluster.connection, timeout_s=30) as admin:
+        with TopicAdmin(self.cluster.connection, timeout_s=60) as admin:
             ends = admin.offsets(self.topic, range(NUM_PARTITIONS), "log end")
             assert admin.offsets(self.topic, range(NUM_PARTITIONS), "last stable") == ends
         ranges = {partition: OffsetRange(0, end) for partition, end in ends.items()}
-        found = read_committed(self.cluster.connection, self.topic, ranges, timeout_s=20)
+        found = read_committed(self.cluster.connection, self.topic, ranges, timeout_s=60)
         return sorted(message.value() or b"" for message in found)
 
 
@@ -230,9 +230,9 @@ def test_a_record_after_an_abort_is_not_taken_for_one_that_was_stored_unheard(pl
         writer.begin()
         writer.write(topic, b"once", partition=0, num_samples=1)
         writer.commit(num_bytes=0)
-    with TopicAdmin(cluster.connection, timeout_s=30) as topics:
+    with TopicAdmin(cluster.connection, timeout_s=60) as topics:
         ends = topics.offsets(topic, [0], "log end")
-    (found,) = read_committed(cluster.connection, topic, {0: OffsetRange(0, ends[0])}, timeout_s=20)
+    (found,) = read_committed(cluster.connection, topic, {0: OffsetRange(0, ends[0])}, timeout_s=60)
     assert found.value() == b"once"
 
 

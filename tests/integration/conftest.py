@@ -20,8 +20,8 @@ _FLAGS = [
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """Chromium, without a window. What is expected of a page may take 20 s, beside other tests."""
-    expect.set_options(timeout=20_000)
+    """Chromium, without a window. What is expected of a page may take a minute, beside other tests."""
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
         yield browser

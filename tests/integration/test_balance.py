@@ -41,7 +41,7 @@ def make_topic(connection: Connection, topic: str, assignments: list[tuple[int, 
         replication=None,
         assignments=assignments,
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
 
 
@@ -137,7 +137,7 @@ def test_old_skew_is_levelled_with_few_bytes_while_producers_write(
     assert (len(delivered), all(delivered)) == (sent, True)
     assert verify(connection, manifest).is_clean
     assert throttle_settings(connection) == {}
-    assert BalanceLog(connection, timeout_s=10).read() is None
+    assert BalanceLog(connection, timeout_s=60).read() is None
     assert not execute_balance(connection, config=FAST).plan.moves
 
 

@@ -34,7 +34,7 @@ def _manifest(name: str, **overrides: Any) -> DatasetManifest:
 def _produce_plain(connection: Connection, topic: str, key: str, value: bytes | None) -> None:
     producer: Producer = confluent_producer(connection)
     producer.produce(topic, value, key)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     producer.close()
 
 
@@ -56,7 +56,7 @@ def test_an_empty_cluster_has_no_datasets_and_asking_makes_no_topics(
         catalog.get("flowers")
     with pytest.raises(UnknownDatasetError):
         catalog.drop("flowers")
-    with TopicAdmin(connection, timeout_s=10) as admin:
+    with TopicAdmin(connection, timeout_s=60) as admin:
         assert admin.describe(DATASETS_TOPIC) is admin.describe(LOADS_TOPIC) is None
 
     catalog.publish(_manifest("flowers"))
@@ -209,7 +209,7 @@ def test_dropping_takes_topic_and_manifest_away(connection: Connection, topic_na
         )
     assert list(catalog.drop(f"{topic_name}@1")) == [f"{topic_name}@1"]
     assert catalog.versions(topic_name) == [2]
-    with TopicAdmin(connection, timeout_s=10) as admin:
+    with TopicAdmin(connection, timeout_s=60) as admin:
         assert admin.describe(f"{topic_name}-1") is None
         assert admin.describe(f"{topic_name}-2") is not None
     assert list(catalog.drop(topic_name)) == [f"{topic_name}@2"]
@@ -226,7 +226,7 @@ def test_dropping_leaves_a_topic_alone_that_someone_made_again(
         admin.delete_topics([topic_name])
     create_topic(connection, topic_name, num_partitions=1)
     assert list(catalog.drop(topic_name)) == [f"{topic_name}@1"]
-    with TopicAdmin(connection, timeout_s=10) as admin:
+    with TopicAdmin(connection, timeout_s=60) as admin:
         assert admin.describe(topic_name) is not None
 
 

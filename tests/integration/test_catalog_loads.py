@@ -54,7 +54,7 @@ def _transaction(connection: Connection, name: str) -> Iterator[Producer]:
 def _produce(producer: Producer, record: LoadProgress) -> None:
     key, value = record.to_record()
     producer.produce(LOADS_TOPIC, value, key, partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 def _commit(connection: Connection, *records: LoadProgress) -> None:
@@ -148,7 +148,7 @@ def test_an_unfinished_load_is_dropped_with_its_topic(connection: Connection, to
     _commit(connection, begin, _next(begin, 0))
     assert list(catalog.drop(topic_name)) == [f"{topic_name}@1"]
     assert catalog.load_state(topic_name, 1) is None
-    with TopicAdmin(connection, timeout_s=10) as admin:
+    with TopicAdmin(connection, timeout_s=60) as admin:
         assert admin.describe(topic_name) is None
 
 

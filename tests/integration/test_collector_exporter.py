@@ -98,7 +98,7 @@ def _write(connection: Connection, topic: str, num_records: int) -> None:
     producer = confluent_producer(connection, compression_type="none")
     for _ in range(num_records):
         producer.produce(topic, os.urandom(RECORD_BYTES), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def _received_bytes(urls: dict[int, str]) -> dict[int, float]:

@@ -36,7 +36,7 @@ def _write(connection: Connection, topic: str, num_records_by_partition: dict[in
     for partition, num_records in num_records_by_partition.items():
         for _ in range(num_records):
             producer.produce(topic, os.urandom(RECORD_BYTES), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def _bytes_on_disk(data_path: Path) -> dict[TopicPartition, int]:

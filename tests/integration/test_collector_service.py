@@ -41,13 +41,13 @@ def topic(connection: Connection, topic_name: str) -> str:
 
 
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         return json.load(response)
 
 
 def _metrics(url: str) -> dict[str, float]:
     """By name, summed over labels."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as response:
         page = response.read().decode()
     totals: dict[str, float] = {}
     for family in text_string_to_metric_families(page):
@@ -160,7 +160,7 @@ def _change_weights(url: str, weights: dict[str, Any]) -> None:
         method="PUT",
         headers={"Authorization": "Bearer secret"},
     )
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         assert response.status == 200
 
 

@@ -77,7 +77,7 @@ def _make_topic(connection: Connection, topic: str, assignments: list[tuple[int,
         replication=None,
         assignments=assignments,
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
 
 
@@ -92,13 +92,13 @@ def _stored(connection: Connection, topic: str, num_records: int) -> list[bytes]
     """The values of all records, and that there are no more of them."""
     consumer = confluent_consumer(connection)
     topic_partitions = [TopicPartition(topic, number, 0) for number in range(NUM_PARTITIONS)]
-    num_stored = sum(consumer.get_watermark_offsets(each, timeout=10)[1] for each in topic_partitions)
+    num_stored = sum(consumer.get_watermark_offsets(each, timeout=60)[1] for each in topic_partitions)
     assert num_stored == num_records
     consumer.assign(topic_partitions)
     values: list[bytes] = []
     while len(values) < num_records:
-        found = consumer.consume(1000, 10.0)
-        assert found, f"{len(values)} of {num_records} records after 10 s of silence"
+        found = consumer.consume(min(1000, num_records - len(values)), 60)
+        assert found, f"{len(values)} of {num_records} records after a minute of silence"
         values += [message.value() for message in found]
     consumer.close()
     return values

@@ -127,7 +127,7 @@ def test_every_byte_goes_over_the_wire_once(connection: Connection, topic_name: 
     values = [np.random.default_rng(n).bytes(60_000 + 1000 * n) for n in range(40)]
     for number, value in enumerate(values):
         producer.produce(topic_name, value, partition=number % 4)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     with ExactRangeFetcher(connection, topic_name, created.topic_id) as fetcher:
         order = [BlockRange(n % 4, n // 4, 1, 1) for n in np.random.default_rng(0).permutation(40).tolist()]
         for block in fetch_all(fetcher, order):
@@ -144,7 +144,7 @@ def test_a_long_range_of_small_records_is_read_whole_and_little_more(
     values = [np.random.default_rng(n).bytes(200) for n in range(5000)]
     for value in values:
         producer.produce(topic_name, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     with ExactRangeFetcher(connection, topic_name, created.topic_id) as fetcher:
         block = fetch_one(fetcher, BlockRange(0, 700, 3600, 3600 * 200))
         assert [bytes(v) for v in block.values] == values[700:4300]
@@ -159,7 +159,7 @@ def test_compressed_records_are_read_whoever_compressed_them(
     configs = {"compression.type": codec} if written_by == "broker" else {}
     with open_admin(connection) as admin:
         admin.create_topics([NewTopic(topic_name, 1, 1, topic_configs=configs)])
-    with TopicAdmin(connection, timeout_s=10.0) as topics:
+    with TopicAdmin(connection, timeout_s=60) as topics:
         topics.wait_for_leader(topic_name, 0)
         created = topics.describe(topic_name)
     assert created is not None
@@ -168,7 +168,7 @@ def test_compressed_records_are_read_whoever_compressed_them(
     values = [(f"value {n} " * 500).encode() for n in range(100)]
     for value in values:
         producer.produce(topic_name, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     with ExactRangeFetcher(connection, topic_name, created.topic_id) as fetcher:
         block = fetch_one(fetcher, BlockRange(0, 3, 90, 90 * 4000))
         assert [bytes(v) for v in block.values] == values[3:93]
@@ -195,7 +195,7 @@ def test_a_value_that_does_not_match_its_hash_is_refused(connection: Connection,
     producer = confluent_producer(connection)
     producer.produce(topic_name, records[0].value, partition=0, headers=[("evenload", records[1].header)])
     producer.produce(topic_name, records[0].value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     manifest = make_manifest(make_batch(10), [], topic=topic_name, topic_id=created.topic_id, num_samples=0)
     with ExactRangeFetcher.of_manifest(connection, manifest) as fetcher:
         with pytest.raises(CorruptRecordError, match="hash"):
@@ -296,8 +296,8 @@ def test_a_record_that_is_written_later_is_read_when_it_is_there(
         fetcher.submit(BlockRange(0, 0, 1, 100), answered.put)
         producer = confluent_producer(connection)
         producer.produce(topic_name, b"late", partition=0)
-        assert producer.flush(30) == 0
-        block = answered.get(timeout=20)
+        assert producer.flush(60) == 0
+        block = answered.get(timeout=60)
     assert isinstance(block, FetchedBlock)
     assert block.values == [b"late"]
 

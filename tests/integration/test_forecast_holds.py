@@ -54,7 +54,7 @@ def hold(connection: Connection, held_mib: Sequence[int]) -> None:
         replication=None,
         assignments=[(broker_id,) for broker_id in range(1, len(held_mib) + 1)],
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     producer = confluent_producer(connection)
     value = np.random.default_rng(0).bytes(MIB // 4)
@@ -146,7 +146,7 @@ def test_the_command_forecasts_what_exists_and_what_does_not(
         replication=None,
         assignments=[(1,), (2,)],
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     (tmp_path / "keys.txt").write_text("a\n" * 90 + "b\n" * 10)
 

@@ -110,7 +110,7 @@ def test_a_balanced_producer_goes_round_the_fullest_broker(versioned: LocalClust
             if number % 100 == 0:
                 producer.poll(0)
         assert producer.flush(60) == 0
-    with TopicAdmin(connection, timeout_s=30) as topics:
+    with TopicAdmin(connection, timeout_s=60) as topics:
         ends = topics.offsets("stream", range(3), "log end")
     assert sum(ends.values()) == 3 * MIB // 2000
     assert ends[0] < min(ends[1], ends[2]) / 2
@@ -187,5 +187,5 @@ def test_a_balance_moves_replicas_whole_and_takes_its_throttles_off(
     placed = sample_once(connection).topics["skewed"].values()
     assert {broker_id for partition in placed for broker_id in partition.replica_ids} > {1}
     ranges = dict.fromkeys(range(6), OffsetRange(0, 20))
-    found = [message.value() for message in read_committed(connection, "skewed", ranges, timeout_s=30)]
+    found = [message.value() for message in read_committed(connection, "skewed", ranges, timeout_s=60)]
     assert sorted(found) == values

@@ -80,12 +80,12 @@ class Served:
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
-        assert self._is_ready.wait(20)
+        assert self._is_ready.wait(60)
 
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._ended.set)
-            self._thread.join(20)
+            self._thread.join(60)
 
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()

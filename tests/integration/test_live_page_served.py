@@ -46,7 +46,7 @@ def collector_url(cluster: LocalCluster) -> Iterator[str]:
 def wait_for(url: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
-        with urllib.request.urlopen(f"{url}/v1/overview", timeout=20) as response:
+        with urllib.request.urlopen(f"{url}/v1/overview", timeout=60) as response:
             overview = json.load(response)
         if holds(overview):
             return overview
@@ -64,7 +64,7 @@ def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
         replication=1,
         assignments=None,
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.goto(collector_url)
@@ -76,7 +76,7 @@ def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
     with BalancedProducer(settings, connection=watched, config=ProducerConfig(report_s=0.2)) as producer:
         for _ in range(300):
             producer.produce(topic_name, b"x" * 1000)
-        producer.flush(30)
+        producer.flush(60)
         seen = wait_for(collector_url, lambda seen: any(r["topic"] == topic_name for r in seen["routes"]))
     (route,) = [route for route in seen["routes"] if route["topic"] == topic_name]
     assert route["reason"] is None

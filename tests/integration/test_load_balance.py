@@ -42,7 +42,7 @@ def fill(connection: Connection, broker_id: int, size_bytes: int) -> None:
         replication=None,
         assignments=[(broker_id,)],
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     producer = confluent_producer(connection)
     for _ in range(size_bytes // 100_000):

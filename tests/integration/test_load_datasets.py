@@ -52,7 +52,7 @@ def samples_in(connection: Connection, manifest: DatasetManifest) -> list[dict[s
     """All samples of a dataset, in written order, as the records' headers say it."""
     ranges = {runs.partition: OffsetRange(0, runs.end_offset) for runs in manifest.partitions}
     found: dict[int, list[dict[str, Any]]] = {}
-    for message in read_committed(connection, manifest.topic, ranges, timeout_s=10):
+    for message in read_committed(connection, manifest.topic, ranges, timeout_s=60):
         ((key, value),) = message.headers() or []
         header = parse_record_header(value)
         assert key == RECORD_HEADER

@@ -36,7 +36,7 @@ def test_a_block_of_4_mib_is_written_to_three_replicas_and_read_back(
         admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 3}})
     producer = confluent_producer(connection, message_max_bytes=8 * MIB)
     producer.produce(topic_name, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
     assert _read_values(connection, topic_name, 1) == [value]
     logs = [cluster.data_path(b) / f"{topic_name}-0" / f"{0:020d}.log" for b in cluster.broker_ids]
@@ -61,9 +61,9 @@ def test_transactions_work_and_internal_topics_have_three_replicas(
 
 def test_nobody_makes_a_topic_by_asking_for_it(connection: Connection, topic_name: str) -> None:
     producer = confluent_producer(connection)
-    producer.list_topics(topic_name, timeout=10)
+    producer.list_topics(topic_name, timeout=60)
 
-    assert topic_name not in producer.list_topics(timeout=10).topics
+    assert topic_name not in producer.list_topics(timeout=60).topics
 
 
 def test_an_unknown_broker_is_refused_with_those_there_are(cluster: LocalCluster) -> None:
@@ -121,7 +121,7 @@ def _read_values(connection: Connection, topic: str, count: int) -> list[bytes]:
     consumer = confluent_consumer(connection, group_id=uuid.uuid4().hex)
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
-        return [record.value() for record in consumer.consume(count, timeout=30)]
+        return [record.value() for record in consumer.consume(count, timeout=60)]
     finally:
         consumer.close()
 

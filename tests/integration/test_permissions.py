@@ -123,7 +123,7 @@ def test_all_clients_say_who_they_are_also_over_tls(account: Account, name: str,
 def test_a_wrong_password_is_called_that(account: Account) -> None:
     connection = account().model_copy(update={"sasl_password": SecretStr("wrong")})
     with pytest.raises(BrokersUnreachableError, match="of this user name and password or security protocol"):
-        open_admin(connection, timeout_s=3)
+        open_admin(connection, timeout_s=6)
 
 
 # -- measuring -----------------------------------------------------------------------------------------------
@@ -138,13 +138,13 @@ def test_a_collector_needs_describe_on_the_cluster_and_sees_the_topics_that_it_m
     assert all(broker.used_bytes for broker in blind.brokers.values())
     assert not blind.topics
     with pytest.raises(NoFreshSnapshotError, match="it needs DESCRIBE on the cluster"):
-        sample_once(account(*without(COLLECTOR, "DESCRIBE CLUSTER")), timeout_s=3)
+        sample_once(account(*without(COLLECTOR, "DESCRIBE CLUSTER")), timeout_s=6)
 
 
 def test_a_collector_says_which_topic_it_may_not_describe(account: Account, shared: str) -> None:
     (topic,) = (topic for topic in sample_once(account(*COLLECTOR)).topics if topic.startswith(shared))
     with pytest.raises(NoFreshSnapshotError, match=rf"'{topic}' may not be .* needs DESCRIBE on the topic"):
-        sample_once(account("DESCRIBE CLUSTER"), topics=[topic], timeout_s=3)
+        sample_once(account("DESCRIBE CLUSTER"), topics=[topic], timeout_s=6)
 
 
 # -- writing -------------------------------------------------------------------------------------------------
@@ -184,13 +184,13 @@ def test_a_marker_takes_alter_on_the_cluster(
         replication=None,
         assignments=[(1,)],
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     dead = confluent_producer(guarded_cluster.connection, transactional_id=name)
     dead.init_transactions(30)
     dead.begin_transaction()
     dead.produce(name, b"?", partition=0)
-    assert dead.flush(30) == 0
+    assert dead.flush(60) == 0
     with open_admin(account("READ TOPIC load*")) as admin:
         (found,) = _open_transactions(admin, [TopicPartition(name, ALL_PARTITIONS)])
         with pytest.raises(ClusterAuthorizationFailedError):
@@ -213,7 +213,7 @@ def test_a_producer_needs_write_and_spreads_evenly_without_describe_on_the_clust
         replication=None,
         assignments=[(1,), (2,), (3,)],
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     reports: list[object] = []
 
@@ -221,7 +221,7 @@ def test_a_producer_needs_write_and_spreads_evenly_without_describe_on_the_clust
         connection = account(*grants)
         with BalancedProducer({**connection.confluent_config()}, connection=connection) as producer:
             producer.produce(name, b"x", on_delivery=lambda error, _: reports.append(error))
-            assert producer.flush(30) == 0
+            assert producer.flush(60) == 0
             wait_until(lambda: until(producer))
 
     produce_one("WRITE TOPIC load*", "DESCRIBE CLUSTER", until=lambda producer: producer.num_fallbacks == 0)
@@ -293,13 +293,13 @@ def test_balance_needs_alter_and_says_which_permission_is_missing(
         replication=None,
         assignments=[(1,)] * 3,
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
     producer = confluent_producer(administrator)
     for number in range(60):
         producer.produce("skewed", bytes(100_000), partition=number % 3)
-    assert producer.flush(30) == 0
-    config = BalanceConfig(poll_s=0.05, timeout_s=10)
+    assert producer.flush(60) == 0
+    config = BalanceConfig(poll_s=0.05, timeout_s=60)
 
     def allowed(*grants: str) -> Connection:
         """Somebody to whom the topic is a fifth of what a broker may hold."""

@@ -35,7 +35,7 @@ class Writer:
             self._producer.produce(self._topic, VALUE, on_delivery=self._told)
         batch = [{"value": VALUE} for _ in range(20)]
         assert self._producer.produce_batch(self._topic, batch, on_delivery=self._told) == 20, batch
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     def _told(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -52,7 +52,7 @@ def _make_topic(connection: Connection, topic: str, num_partitions: int) -> None
         replication=1,
         assignments=None,
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
 
 

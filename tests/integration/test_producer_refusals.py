@@ -29,7 +29,7 @@ def _make_topic(cluster: LocalCluster, topic: str) -> None:
         replication=1,
         assignments=[(1,), (2,), (3,)] * 2,
         configs={},
-        timeout_s=30,
+        timeout_s=60,
     )
 
 
@@ -50,7 +50,7 @@ def test_refused_records_cost_no_partition_its_turn(cluster: LocalCluster, topic
             except BufferError:
                 num_refused += 1
                 producer.poll(0.01)
-        producer.flush(30)
+        producer.flush(60)
     assert num_refused > 10
     assert sum(stored.values()) == NUM_RECORDS
     by_broker = [stored[p] + stored[p + 3] for p in range(3)]
@@ -68,7 +68,7 @@ def test_refused_records_of_a_batch_are_not_counted_as_sent(cluster: LocalCluste
             left = [{"value": VALUE} for message in left if "_error" in message]
             num_refused += len(left)
             producer.poll(0.05)
-        producer.flush(30)
+        producer.flush(60)
         routing = producer._routing.find(topic_name)
         assert num_refused > 0
         assert routing is not None

@@ -21,7 +21,7 @@ def test_a_topic_is_placed_as_asked_and_every_leader_answers(connection: Connect
         replication=2,
         assignments=wanted,
         configs={"retention.ms": "-1"},
-        timeout_s=30,
+        timeout_s=60,
     )
     with open_admin(connection) as admin:
         asked = {kafka.TopicPartition(topic_name, p): OffsetSpec.LATEST for p in range(4)}
@@ -64,14 +64,14 @@ def test_only_empty_topics_of_the_pattern_are_swept(connection: Connection, topi
     producer = confluent_producer(connection)
     producer.produce(topics[1], b"x", partition=1)
     assert producer.flush(60) == 0
-    swept = delete_empty_topics(connection, rf"{topic_name}-[a-f]{{4}}", keep={topics[2]}, timeout_s=10)
+    swept = delete_empty_topics(connection, rf"{topic_name}-[a-f]{{4}}", keep={topics[2]}, timeout_s=60)
     assert swept == [topics[0]]
     with open_admin(connection) as admin:
         assert set(topics[1:]) <= set(admin.list_topics())
 
 
 def test_the_clusters_default_replication_is_known(connection: Connection) -> None:
-    assert default_replication(connection, "any", timeout_s=10) == 1
+    assert default_replication(connection, "any", timeout_s=60) == 1
 
 
 def test_brokers_are_described_also_where_kafka_python_misses_a_field(

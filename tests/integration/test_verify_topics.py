@@ -48,7 +48,7 @@ def _produce(
     producer = confluent_producer(connection)
     headers = [(RECORD_HEADER, header)] if header is not None else []
     producer.produce(manifest.topic, value, partition=partition, headers=headers)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     producer.close()
 
 
@@ -57,7 +57,7 @@ def _first_record(connection: Connection, manifest: DatasetManifest, partition: 
     consumer = confluent_consumer(connection)
     at = int(manifest.partitions[partition].first_offset[0])
     consumer.assign([TopicPartition(manifest.topic, partition, at)])
-    message = consumer.poll(10)
+    message = consumer.poll(60)
     consumer.close()
     assert message is not None
     assert message.error() is None
@@ -153,7 +153,7 @@ def test_what_was_aborted_is_not_there(connection: Connection, topic_name: str) 
     for partition in range(3):
         header = [(RECORD_HEADER, record_header(LOAD_ID, 0, value))]
         producer.produce(topic_name, value, partition=partition, headers=header)
-    producer.flush(10)
+    producer.flush(60)
     # Open, it ends what can be read; all of the dataset is before it.
     assert verify(connection, manifest).is_clean
     producer.abort_transaction(30)
