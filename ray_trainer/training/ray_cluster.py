@@ -45,7 +45,7 @@ _QUIET: Final = {
 _ALONE: Final = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_METRICS_ENABLED": "0"}
 
 _GOODBYE_S: Final = 5.0
-_START_TRIES: Final = 2
+_START_TRIES: Final = 4
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 
 import ray
+import stamina
 from ray._private import parameter
 
 
@@ -17,14 +18,18 @@ def main() -> None:
     parameter.RayParams = partial(  # type: ignore[assignment,misc]
         parameter.RayParams, dashboard_agent_listen_port=0
     )
-    context = ray.init(
-        address="local",
-        num_cpus=4,
-        include_dashboard=True,
-        dashboard_port=int(sys.argv[1]),
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    # Ray gives its servers 30 s to start, which a machine with other work to do may need more than.
+    for attempt in stamina.retry_context(on=Exception, attempts=4, timeout=None):
+        with attempt:
+            ray.shutdown()
+            context = ray.init(
+                address="local",
+                num_cpus=4,
+                include_dashboard=True,
+                dashboard_port=int(sys.argv[1]),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     print(json.dumps({"dashboard_url": context.dashboard_url}), flush=True)
     sys.stdin.read()
     ray.shutdown()

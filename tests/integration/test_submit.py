@@ -34,7 +34,7 @@ def ray_head() -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    head = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(HEAD), str(port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -43,12 +43,10 @@ def ray_head() -> Iterator[str]:
             **os.environ,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_prestart_worker_first_driver": "0",  # idle workers, which it would start for each job
-            "TMPDIR": os.environ["RAY_TMPDIR"],  # Ray ends its dashboard before that can delete its socket
         },
-    )
-    assert head.stdin is not None
-    assert head.stdout is not None
-    with head.stdin, head.stdout:
+    ) as head:
+        assert head.stdin is not None
+        assert head.stdout is not None
         assert json.loads(head.stdout.readline())["dashboard_url"]
         yield f"http://127.0.0.1:{port}"
         head.stdin.close()
