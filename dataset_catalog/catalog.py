@@ -5,19 +5,24 @@ open transaction; what one hides of a load's progress is waited for only by who 
 (`load_state`). Dropping takes the topic away first, then the manifest, then the progress, so whatever a
 crash leaves half-dropped is still listed and can be dropped again.
 
-Read next: internal_topics.py (where this is kept), manifest_log.py and progress.py (how records add up),
-verify.py.
+Every loader may write to these topics, so a record can be damaged, or made to do harm. It hides only itself:
+what is asked of one dataset decodes only that dataset's records (`damaged` tells of the others).
+
+Read next: internal_topics.py (where this is kept), manifest_log.py and progress_log.py (how records add up),
+damaged_records.py, verify.py.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dataset_catalog.damaged_records import DamagedRecords, find_damaged
 from dataset_catalog.errors import (
     CatalogUnavailableError,
+    CorruptManifestError,
     CorruptProgressError,
     DatasetExistsError,
     DatasetGoneError,
@@ -29,20 +34,20 @@ from dataset_catalog.internal_topics import (
     DATASETS_TOPIC,
     LOADS_TOPIC,
     ensure_internal_topics,
-    read_latest,
+    latest_records,
     wait_for_stable_end,
     write_plain,
 )
 from dataset_catalog.liveness import may_be_loading
 from dataset_catalog.manifest import DatasetManifest, parse_dataset_id
-from dataset_catalog.manifest_log import CatalogContents, VersionKey, fold_manifests, manifest_records
-from dataset_catalog.progress import LoadProgress, LoadState, fold_progress
+from dataset_catalog.manifest_log import CatalogContents, VersionKey, manifest_records
+from dataset_catalog.progress import LoadProgress, LoadState
+from dataset_catalog.progress_log import ProgressContents
+from dataset_catalog.record_keys import parse_key
 from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import Connection
 
-__all__ = ["DATASETS_TOPIC", "LOADS_TOPIC", "Catalog", "UnfinishedLoad", "check_topic"]
-
-ProgressByLoad = dict[VersionKey, list[LoadProgress]]
+__all__ = ["DATASETS_TOPIC", "LOADS_TOPIC", "Catalog", "DamagedRecords", "UnfinishedLoad", "check_topic"]
 
 # Brokers end a dead transaction after its `transaction.timeout.ms`, 60 s unless set.
 OPEN_TRANSACTION_WAIT_S = 70.0
@@ -79,10 +84,18 @@ class Catalog:
 
     def list(self) -> list[DatasetManifest]:
         """All datasets, by name and version. A damaged manifest is left out, with a warning in the log."""
-        contents = self._read_datasets()
-        for error in contents.damaged.values():
-            _log.warning("%s", error)
-        return [contents.manifests[key] for key in sorted(contents.manifests)]
+        found = []
+        for each in self.each():
+            if isinstance(each, DatasetManifest):
+                found.append(each)
+            else:
+                _log.warning("%s", each)
+        return found
+
+    def each(self) -> Iterator[DatasetManifest | CorruptManifestError]:
+        """The same one by one, as a manifest can have a million runs; and what is wrong with damaged ones."""
+        for _, found in self._read_datasets().each():
+            yield found
 
     def get(self, name: str) -> DatasetManifest:
         """One dataset.
@@ -96,35 +109,56 @@ class Catalog:
             ValueError: `name` can't name a dataset.
         """
         wanted = parse_dataset_id(name)
-        contents = self._read_datasets()
-        versions = [v for n, v in (*contents.manifests, *contents.damaged) if n == wanted.name]
-        version = max(versions, default=None) if wanted.version is None else wanted.version
-        if version is None or version not in versions:
-            raise self._unknown(name, contents)
-        key = (wanted.name, version)
-        if key in contents.damaged:
-            raise contents.damaged[key]
-        return contents.manifests[key]
+        contents = self._read_datasets(wanted.name)
+        of_name = sorted(version for version in contents.keys if version[0] == wanted.name)
+        for version in reversed(of_name):  # the newest that is published, whole or damaged
+            if wanted.version in (None, version[1]):
+                manifest = contents.manifest(version)
+                if manifest is not None:
+                    return manifest
+        raise self._unknown(name, contents)
 
     def versions(self, name: str) -> Sequence[int]:
         """The versions of a dataset that are published (whole or damaged), ascending; empty for none."""
-        contents = self._read_datasets()
-        return sorted(v for n, v in (*contents.manifests, *contents.damaged) if n == name)
+        return [version for (_, version), _ in self._read_datasets(name).each(name)]
 
     def unfinished(self) -> Sequence[UnfinishedLoad]:
         """Loads without a manifest, as far as committed; not held up by anybody's open transaction."""
-        published = self._read_datasets().keys
+        published = self._read_datasets("").keys
+        progress = self._read_progress()
         found = []
-        for key, records in sorted(self._read_progress().items()):
-            if key in published:
-                continue
+        for version in sorted(progress.keys.keys() - published.keys()):
+            last = progress.last(version)
+            if last is None:
+                continue  # nothing of it can be read: see `damaged`
             try:
-                fold_progress(records)
+                progress.state(version)
             except CorruptProgressError as error:
-                found.append(UnfinishedLoad(records[-1], error.reason))
+                found.append(UnfinishedLoad(last, error.reason))
             else:
-                found.append(UnfinishedLoad(records[-1]))
+                found.append(UnfinishedLoad(last))
         return found
+
+    def damaged(self) -> Sequence[DamagedRecords]:
+        """Records of both topics that can't be read, by dataset; not held up by open transactions."""
+        return find_damaged(self._read_datasets(), self._read_progress(), now_s=time.time())
+
+    def drop_damaged(self) -> Sequence[DamagedRecords]:
+        """Takes damaged records away, by their keys alone, but for those that are kept (`kept_because`).
+
+        The topics of such datasets stay: what a damaged record says of its topic can't be believed.
+
+        Returns:
+            What was damaged: taken away, or kept.
+
+        Raises:
+            CatalogUnavailableError: It could not be written to enough replicas.
+        """
+        damaged = self.damaged()
+        for topic in (DATASETS_TOPIC, LOADS_TOPIC):
+            keys = [key for each in damaged if each.topic == topic for key in each.keys]
+            self._write(topic, [(key, None) for key in keys])
+        return damaged
 
     def load_state(
         self, name: str, version: int, *, wait_s: float = OPEN_TRANSACTION_WAIT_S
@@ -143,7 +177,7 @@ class Catalog:
             CorruptProgressError: The progress contradicts itself.
         """
         stop = wait_for_stable_end(self._connection, LOADS_TOPIC, timeout_s=self._timeout_s, wait_s=wait_s)
-        return fold_progress(self._read_progress(stop).get((name, version), []))
+        return self._read_progress(stop, name).state((name, version))
 
     def publish(self, manifest: DatasetManifest) -> None:
         """Makes a dataset exist. Publishing the same load again (after a crash) is no error.
@@ -153,9 +187,11 @@ class Catalog:
             CatalogUnavailableError: It could not be written to enough replicas.
         """
         self.ensure_internal_topics()
-        contents = self._read_datasets()
-        key = (manifest.name, manifest.version)
-        there = contents.manifests.get(key)
+        try:
+            there = self._read_datasets(manifest.name).manifest((manifest.name, manifest.version))
+        except CorruptManifestError as error:
+            _log.warning("%s; it is published anew", error)
+            there = None
         if there is not None and there.load_id != manifest.load_id:
             raise DatasetExistsError(manifest.name, manifest.version)
         self._write(DATASETS_TOPIC, manifest_records(manifest))
@@ -182,27 +218,32 @@ class Catalog:
         """
         wanted = parse_dataset_id(name)
         stop = wait_for_stable_end(self._connection, LOADS_TOPIC, timeout_s=self._timeout_s, wait_s=wait_s)
-        contents, progress = self._read_datasets(), self._read_progress(stop)
+        contents, progress = self._read_datasets(wanted.name), self._read_progress(stop, wanted.name)
         keys = [
             key
-            for key in sorted({*contents.keys, *progress})
+            for key in sorted({*contents.keys, *progress.keys})
             if key[0] == wanted.name and wanted.version in (None, key[1])
         ]
         if not keys:
             raise self._unknown(name, contents)
-        if not force:
-            for key in set(keys) - contents.manifests.keys():
-                _refuse_live_load(progress.get(key, []))
+        topics: set[tuple[str, str]] = set()
+        for key in keys:
+            manifest = _readable(contents, key)
+            if manifest is not None:
+                topics.add((manifest.topic, manifest.topic_id))
+            elif not force:
+                _refuse_live_load(progress.last(key))
+            topics.update((record.topic, record.topic_id) for record in progress.records(key))
         with TopicAdmin(self._connection, timeout_s=self._timeout_s) as admin:
-            for topic, topic_id in sorted(_topics(keys, contents, progress)):
+            for topic, topic_id in sorted(topics):
                 admin.delete(topic, topic_id)
         self._write(DATASETS_TOPIC, [(record, None) for key in keys for record in contents.keys.get(key, [])])
-        self._forget([record for key in keys for record in progress.get(key, [])])
+        self._forget([record for key in keys for record in progress.keys.get(key, [])])
         return [f"{n}@{v}" for n, v in keys]
 
     def forget_progress(self, name: str, version: int) -> None:
         """Takes a load's progress away, once its manifest is published."""
-        self._forget(self._read_progress().get((name, version), []))
+        self._forget(self._read_progress(None, "").keys.get((name, version), []))
 
     def check(self, manifest: DatasetManifest) -> None:
         """Compares a manifest with its topic as it is now: a few requests, no data read.
@@ -237,35 +278,35 @@ class Catalog:
         """Makes the catalog's own topics where they don't exist yet."""
         ensure_internal_topics(self._connection, timeout_s=self._timeout_s)
 
-    def _read_datasets(self) -> CatalogContents:
-        return fold_manifests(read_latest(self._connection, DATASETS_TOPIC, timeout_s=self._timeout_s))
+    def _read_datasets(self, name: str | None = None) -> CatalogContents:
+        """Keys of all manifests; their parts too, or only those of the one that is named."""
+        return CatalogContents(
+            latest_records(self._connection, DATASETS_TOPIC, timeout_s=self._timeout_s, wanted=_of(name))
+        )
 
-    def _read_progress(self, stop_offset: int | None = None) -> ProgressByLoad:
-        """Progress records that were not taken away, by load, in the order of the log."""
-        progress: ProgressByLoad = {}
-        for key, value in read_latest(
-            self._connection, LOADS_TOPIC, timeout_s=self._timeout_s, stop_offset=stop_offset
-        ):
-            try:
-                record = LoadProgress.from_record(key, value)
-            except CorruptProgressError as error:
-                _log.warning("%s", error)
-                continue
-            progress.setdefault((record.name, record.version), []).append(record)
-        return progress
+    def _read_progress(self, stop_offset: int | None = None, name: str | None = None) -> ProgressContents:
+        """The same of progress records that were not taken away."""
+        return ProgressContents(
+            latest_records(
+                self._connection,
+                LOADS_TOPIC,
+                timeout_s=self._timeout_s,
+                stop_offset=stop_offset,
+                wanted=_of(name),
+            )
+        )
 
     def _unknown(self, name: str, contents: CatalogContents) -> UnknownDatasetError:
         wanted = parse_dataset_id(name).name
         unfinished = [load.id for load in self.unfinished() if load.last.name == wanted]
-        return UnknownDatasetError(name, [f"{n}@{v}" for n, v in sorted(contents.manifests)], unfinished)
+        return UnknownDatasetError(name, [f"{n}@{v}" for n, v in sorted(contents.keys)], unfinished)
 
     def _write(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         write_plain(self._connection, topic, records, timeout_s=self._timeout_s)
 
-    def _forget(self, records: Iterable[LoadProgress]) -> None:
+    def _forget(self, keys: Sequence[bytes]) -> None:
         # The newest first: what is left after a crash half-way is still the begin of a load.
-        keys = sorted((record.key for record in records), key=lambda key: -key.sequence)
-        self._write(LOADS_TOPIC, [(key.to_bytes(), None) for key in keys])
+        self._write(LOADS_TOPIC, [(key, None) for key in sorted(keys, key=_sequence, reverse=True)])
 
 
 def check_topic(admin: TopicAdmin, manifest: DatasetManifest) -> tuple[int, ...]:
@@ -283,22 +324,28 @@ def check_topic(admin: TopicAdmin, manifest: DatasetManifest) -> tuple[int, ...]
     return found.partitions
 
 
-def _refuse_live_load(records: Sequence[LoadProgress]) -> None:
+def _refuse_live_load(last: LoadProgress | None) -> None:
     now_s = time.time()
-    if records and may_be_loading(records[-1], now_s=now_s):
-        last = records[-1]
+    if last is not None and may_be_loading(last, now_s=now_s):
         raise LoadInProgressError(
             f"{last.name}@{last.version}", last.host, last.pid, now_s - last.updated_at_s
         )
 
 
-def _topics(
-    keys: Iterable[VersionKey], contents: CatalogContents, progress: ProgressByLoad
-) -> set[tuple[str, str]]:
-    """Name and id of all topics that these datasets and loads have."""
-    found = set()
-    for key in keys:
-        if key in contents.manifests:
-            found.add((contents.manifests[key].topic, contents.manifests[key].topic_id))
-        found.update((record.topic, record.topic_id) for record in progress.get(key, []))
-    return found
+def _readable(contents: CatalogContents, version: VersionKey) -> DatasetManifest | None:
+    try:
+        return contents.manifest(version)
+    except CorruptManifestError as error:
+        _log.warning("%s", error)
+        return None
+
+
+def _of(name: str | None) -> Callable[[bytes], bool] | None:
+    """Which keys' values are wanted: those of this dataset; None: all."""
+    prefix = None if name is None else f"{name}@".encode()
+    return None if prefix is None else lambda key: key.startswith(prefix)
+
+
+def _sequence(key: bytes) -> int:
+    parsed = parse_key(key)
+    return parsed.number if parsed else 0

@@ -36,6 +36,7 @@ from dataset_catalog.record_header import (
     value_hash,
 )
 from dataset_catalog.sample_hash import HashArray, add_checksum, format_checksum, sample_hashes
+from dataset_catalog.stored_schema import plain_type
 
 __all__ = [
     "RECORD_HEADER",
@@ -66,7 +67,7 @@ def storable_schema(schema: pa.Schema, value_format: ValueFormat = "arrow") -> p
         UnsupportedTypeError: A column can't be stored in this format.
     """
     if value_format == "raw" and (
-        len(schema) != 1 or not _is_bytes_like(_plain_type("", schema.field(0).type))
+        len(schema) != 1 or not _is_bytes_like(plain_type("", schema.field(0).type))
     ):
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise UnsupportedTypeError(
@@ -74,7 +75,7 @@ def storable_schema(schema: pa.Schema, value_format: ValueFormat = "arrow") -> p
         )
     fields = []
     for field in schema:
-        kind = _plain_type(field.name, field.type)
+        kind = plain_type(field.name, field.type)
         problem = _json_problem(kind) if value_format == "json" else None
         if problem:
             raise UnsupportedTypeError(field.name, str(kind), problem)
@@ -223,49 +224,6 @@ def _concatenate(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Rec
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _plain_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """The type that values of this one are stored as.
-
-    Raises:
-        UnsupportedTypeError: There is none.
-    """
-    types = pa.types
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _plain_type(name, kind.value_type)
-    if types.is_string_view(kind):
-        return pa.string()
-    if types.is_binary_view(kind):
-        return pa.binary()
-    if types.is_union(kind):
-        raise UnsupportedTypeError(name, str(kind), "it holds a union; make a column of each of its types")
-    if isinstance(kind, pa.BaseExtensionType):
-        if _plain_type(name, kind.storage_type) != kind.storage_type:
-            raise UnsupportedTypeError(
-                name, str(kind), f"it is kept as {kind.storage_type}; use a plain type"
-            )
-        return kind
-    if types.is_map(kind):
-        return pa.map_(_plain_type(name, kind.key_type), _plain_type(name, kind.item_type), kind.keys_sorted)
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_plain_type(name, field.type)) for field in kind])
-    return _plain_list_type(name, kind)
-
-
-def _plain_list_type(name: str, kind: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_fixed_size_list(kind):
-        return pa.list_(_plain_field(name, kind.value_field), kind.list_size)
-    if types.is_list(kind) or types.is_list_view(kind):
-        return pa.list_(_plain_field(name, kind.value_field))
-    if types.is_large_list(kind) or types.is_large_list_view(kind):
-        return pa.large_list(_plain_field(name, kind.value_field))
-    return kind
-
-
-def _plain_field(name: str, field: pa.Field) -> pa.Field:
-    return field.with_type(_plain_type(name, field.type))
-
-
 def _is_bytes_like(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
@@ -305,7 +263,7 @@ def _trimmers(schema: pa.Schema) -> list[_Trimmer | None]:
     """
     trimmers: list[_Trimmer | None] = []
     for field in schema:
-        if _plain_type(field.name, field.type) != field.type:
+        if plain_type(field.name, field.type) != field.type:
             raise UnsupportedTypeError(field.name, str(field.type), "resolve it with storable_batch first")
         inside = _copy_rows if _holds_bytes(field.type) else None
         trimmers.append(_cut_off_data if _is_bytes_like(field.type) else inside)

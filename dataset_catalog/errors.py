@@ -6,7 +6,9 @@
     ├── DatasetGoneError         retention or a deleted topic took data away
     ├── TopicRecreatedError      the topic has this name, but is another one
     ├── CorruptManifestError     a manifest is there, but can't be trusted
+    │   └── NewerManifestError   it is of a newer format
     ├── CorruptProgressError     a load's progress is there, but can't be trusted
+    │   └── NewerProgressError   it is of a newer format
     ├── LoadInProgressError      somebody loads this dataset at this moment
     ├── UnsupportedTypeError     a column's type can't be stored
     ├── UndecodableValueError    a record's value is not what the manifest says
@@ -47,8 +49,8 @@ class UnknownDatasetError(CatalogError):
         self.unfinished = tuple(unfinished)
 
     def __str__(self) -> str:
-        there = f"there are {', '.join(self.available)}" if self.available else "there are no datasets yet"
-        loads = f"; its load {', '.join(self.unfinished)} was never completed" if self.unfinished else ""
+        there = f"there are {_some(self.available)}" if self.available else "there are no datasets yet"
+        loads = f"; its load {_some(self.unfinished)} was never completed" if self.unfinished else ""
         return f"no dataset is named {self.name!r}: {there}{loads}"
 
 
@@ -134,7 +136,16 @@ class CorruptManifestError(CatalogError):
 
     def __str__(self) -> str:
         whose = f" of dataset {self.dataset}" if self.dataset else ""
-        return f"the manifest{whose} can't be used: {self.reason}"
+        cure = f"; `evenload datasets drop {self.dataset}` clears it" if self.dataset else ""
+        return f"the manifest{whose} can't be used: {self.reason}{cure}"
+
+
+class NewerManifestError(CorruptManifestError):
+    """A manifest is of a newer format: a newer evenload can read it, so it isn't to be cleared away."""
+
+    def __str__(self) -> str:
+        whose = f" of dataset {self.dataset}" if self.dataset else ""
+        return f"the manifest{whose} can't be used: {self.reason}; use a newer evenload"
 
 
 class CorruptProgressError(CatalogError):
@@ -152,6 +163,13 @@ class CorruptProgressError(CatalogError):
 
     def __str__(self) -> str:
         return f"the progress of load {self.load} can't be used: {self.reason}; drop it and load again"
+
+
+class NewerProgressError(CorruptProgressError):
+    """A load's progress is of a newer format: a newer evenload can read it, so it isn't to be cleared."""
+
+    def __str__(self) -> str:
+        return f"the progress of load {self.load} can't be used: {self.reason}; use a newer evenload"
 
 
 class LoadInProgressError(CatalogError):
@@ -285,6 +303,12 @@ class CatalogRefusedError(CatalogError):
 
     def __str__(self) -> str:
         return f"{self.doing} is not allowed: {self.permission}"
+
+
+def _some(names: Sequence[str], num_max: int = 50) -> str:
+    """The first of them: a sentence stays one, however many there are."""
+    more = f" and {len(names) - num_max} more" if len(names) > num_max else ""
+    return ", ".join(names[:num_max]) + more
 
 
 def failure(doing: str, reason: str, *, code: int | None, operation: str) -> CatalogError:

@@ -9,8 +9,10 @@ order of events.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from tempfile import SpooledTemporaryFile
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -25,6 +27,7 @@ LOADS_TOPIC = "evenload.loads"
 PARTITION = 0  # the only one
 
 _POLL_S = 0.05
+_IN_MEMORY_BYTES = 16 << 20
 
 
 def ensure_internal_topics(
@@ -53,8 +56,24 @@ def read_latest(
 ) -> list[tuple[bytes, bytes]]:
     """Keys and values that stand now, as compaction would leave them, in the order of the log.
 
+    Args and errors as of `latest_records`. All values are held in memory: for topics of few small records.
+    """
+    return list(latest_records(connection, topic, timeout_s=timeout_s, stop_offset=stop_offset).items())
+
+
+def latest_records(
+    connection: Connection,
+    topic: str,
+    *,
+    timeout_s: float,
+    stop_offset: int | None = None,
+    wanted: Callable[[bytes], bool] | None = None,
+) -> LatestRecords:
+    """The records that stand now, as compaction would leave them, in the order of the log.
+
     Args:
         stop_offset: Read up to here, where the last stable offset allows it; None: up to that.
+        wanted: Whether the value of a key is wanted; of others, only the key is kept. None: all.
 
     Returns:
         Nothing while the topic doesn't exist.
@@ -62,19 +81,49 @@ def read_latest(
     Raises:
         CatalogUnavailableError: Brokers don't answer.
     """
+    latest = LatestRecords()
     with TopicAdmin(connection, timeout_s=timeout_s) as admin:
         if admin.describe(topic) is None:
-            return []
+            return latest
         start = admin.offsets(topic, [PARTITION], "log start")[PARTITION]
         stop = admin.offsets(topic, [PARTITION], "last stable")[PARTITION]
     ranges = {PARTITION: OffsetRange(start, stop if stop_offset is None else min(stop, stop_offset))}
-    values: dict[bytes, bytes] = {}
     for message in read_committed(connection, topic, ranges, timeout_s=timeout_s):
         key, value = message.key() or b"", message.value()
-        values.pop(key, None)  # a dict keeps the place of the first writing
+        latest.put(key, b"" if value and wanted is not None and not wanted(key) else value)
+    return latest
+
+
+class LatestRecords(Mapping[bytes, bytes]):
+    """Keys and their latest values, in the order of the log.
+
+    Values are in a temporary file once they are many: whoever may write to the topic decides how many.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, tuple[int, int]] = {}  # where a key's value begins, and its length
+        self._end = 0
+        self._file = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - closed with this object
+        weakref.finalize(self, self._file.close)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """The next record of the log; None takes the key away."""
+        self._places.pop(key, None)  # a dict keeps the place of the first writing
         if value is not None:
-            values[key] = value
-    return list(values.items())
+            self._places[key] = (self._end, len(value))
+            self._file.seek(self._end)
+            self._end += self._file.write(value)
+
+    def __getitem__(self, key: bytes) -> bytes:
+        start, length = self._places[key]
+        self._file.seek(start)
+        return self._file.read(length)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def wait_for_stable_end(connection: Connection, topic: str, *, timeout_s: float, wait_s: float) -> int:

@@ -15,7 +15,6 @@ manifests are kept).
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import struct
@@ -25,19 +24,22 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 import xxhash
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from dataset_catalog.errors import CorruptManifestError
+from dataset_catalog.errors import CorruptManifestError, UnsupportedTypeError
+from dataset_catalog.foreign_content import NUMBER_MAX, parse_json, refused_as
 from dataset_catalog.parts import join_parts, split_document
-from dataset_catalog.runs import PartitionRuns, Run, RunArrays, concatenate_runs, merge_runs, runs_of_records
+from dataset_catalog.record_keys import VERSION_MAX, DatasetTopic, TopicId
+from dataset_catalog.runs import (
+    SAMPLES_PER_RECORD_MAX,
+    PartitionRuns,
+    Run,
+    RunArrays,
+    concatenate_runs,
+    merge_runs,
+    runs_of_records,
+)
+from dataset_catalog.stored_schema import decode_schema, encode_schema
 
 __all__ = [
     "PART_BYTES",
@@ -60,6 +62,10 @@ ValueFormat = Literal["arrow", "raw", "json"]
 
 PART_BYTES = 512 * 1024  # half of Kafka's default limit for a record
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+# Everything but runs. What takes most are the numbers of partitions, of which a cluster has at most about
+# 200,000, and the names of columns and classes.
+_HEADER_BYTES_MAX = 16 << 20
+_HEADER_VALUES_MAX = 1_000_000
 
 
 class DatasetId(NamedTuple):
@@ -79,21 +85,23 @@ class DatasetManifest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(description="Letters, digits, '.', '_' and '-'; begins with a letter or digit.")
-    version: int = Field(ge=1, description="1 for the first; a new version has a topic of its own.")
-    topic: str = Field(min_length=1, description="The topic that holds the samples.")
-    topic_id: str = Field(min_length=1, description="Kafka's id of that topic; another id is another topic.")
+    version: int = Field(ge=1, le=VERSION_MAX, description="A new version has a topic of its own.")
+    topic: DatasetTopic = Field(description="The topic that holds the samples.")
+    topic_id: TopicId = Field(description="Kafka's id of that topic; another id is another topic.")
     encoding: Encoding = Field(description="Many samples a record, or one.")
     value_format: ValueFormat = Field(description="How a record's value is written.")
     schema_ipc: str = Field(description="The Arrow schema of a record's samples, IPC, base64.")
     features: dict[str, str] = Field(description="Column to readable type; 'image' for encoded images.")
-    samples_per_record: int = Field(ge=1, description="What was aimed at; the runs say what is there.")
+    samples_per_record: int = Field(
+        ge=1, le=SAMPLES_PER_RECORD_MAX, description="What was aimed at; the runs say what is there."
+    )
     partitions: tuple[PartitionRuns, ...] = Field(description="Where the samples lie, partitions ascending.")
-    num_samples: int = Field(ge=0)
-    num_records: int = Field(ge=0)
-    num_bytes: int = Field(ge=0, description="Payload: bytes of all the records' values.")
-    checksum: str = Field(pattern="^[0-9a-f]{32}$", description="Sum of sample hashes modulo 2^128, hex.")
+    num_samples: int = Field(ge=0, le=NUMBER_MAX)
+    num_records: int = Field(ge=0, le=NUMBER_MAX)
+    num_bytes: int = Field(ge=0, le=NUMBER_MAX, description="Payload: bytes of all the records' values.")
+    checksum: str = Field(pattern=r"\A[0-9a-f]{32}\z", description="Sum of sample hashes modulo 2^128, hex.")
     shuffle_seed: int | None = Field(description="Seed of the order of writing; None: as in the source.")
-    load_id: str = Field(pattern="^[0-9a-f]{16}$", description="Stands in every record's header.")
+    load_id: str = Field(pattern=r"\A[0-9a-f]{16}\z", description="Stands in every record's header.")
     source: dict[str, JsonValue] = Field(description="Where it came from: paths, fingerprint.")
     created_at_s: float = Field(ge=0, description="Seconds since 1970.")
 
@@ -106,7 +114,7 @@ class DatasetManifest(BaseModel):
     def _totals_agree_with_runs(self) -> Self:
         numbers = [p.partition for p in self.partitions]
         if numbers != sorted(set(numbers)):
-            raise ValueError(f"partitions must ascend, each once, but are {numbers}")
+            raise ValueError(f"partitions must ascend, each once, but are {numbers[:20]}")
         listed = (sum(p.num_records for p in self.partitions), sum(p.num_samples for p in self.partitions))
         if listed != (self.num_records, self.num_samples):
             raise ValueError(
@@ -122,8 +130,16 @@ class DatasetManifest(BaseModel):
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The schema of what a record's value holds."""
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema_ipc)))
+        """The schema of what a record's value holds; made anew each time.
+
+        Raises:
+            CorruptManifestError: No loader writes such a schema.
+        """
+        with refused_as(lambda reason: CorruptManifestError(f"its schema is impossible: {reason}", self.id)):
+            try:
+                return decode_schema(self.schema_ipc)
+            except UnsupportedTypeError as error:
+                raise ValueError(str(error)) from error
 
     @property
     def fingerprint(self) -> str:
@@ -165,15 +181,19 @@ class DatasetManifest(BaseModel):
         Raises:
             CorruptManifestError: A part is missing, damaged, foreign or of a newer format.
         """
-        document = join_parts(parts)
-        try:
-            (length,) = struct.unpack_from(">I", document)
-            header = json.loads(document[4 : 4 + length])
-            header["partitions"] = _unpack_runs(header["partitions"], document[4 + length :])
-            return cls(**header)
-        except (ValueError, KeyError, TypeError, struct.error) as error:
-            reason = str(error) if not isinstance(error, ValidationError) else _first_sentence(error)
-            raise CorruptManifestError(f"its content is impossible: {reason}") from error
+        with refused_as(lambda reason: CorruptManifestError(f"its content is impossible: {reason}")):
+            made = cls._from_document(join_parts(parts))
+            made.arrow_schema  # noqa: B018 - a manifest whose schema can't be read is as damaged as any
+            return made
+
+    @classmethod
+    def _from_document(cls, document: bytes | bytearray) -> Self:
+        (length,) = struct.unpack_from(">I", document)
+        if length > min(_HEADER_BYTES_MAX, len(document) - 4):
+            raise ValueError(f"{length} bytes of header are too many, at most {_HEADER_BYTES_MAX}")
+        header = parse_json(bytes(document[4 : 4 + length]), max_values=_HEADER_VALUES_MAX)
+        header["partitions"] = _unpack_runs(header["partitions"], memoryview(document)[4 + length :])
+        return cls(**header)
 
     def _split(self) -> tuple[dict[str, JsonValue], bytes]:
         header: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"partitions"})
@@ -202,14 +222,9 @@ def parse_dataset_id(text: str) -> DatasetId:
         ValueError: The name can't be one, or the version is no whole number from 1 on.
     """
     name, at, version = text.partition("@")
-    if at and not (version.isascii() and version.isdecimal() and int(version) >= 1):
+    if at and not re.fullmatch(r"0*[1-9][0-9]{0,17}", version):
         raise ValueError(f"{text!r}: the version after '@' must be a whole number from 1 on")
     return DatasetId(check_dataset_name(name), int(version) if at else None)
-
-
-def encode_schema(schema: pa.Schema) -> str:
-    """A schema as `DatasetManifest.schema_ipc` keeps it."""
-    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
 
 
 def _pack_runs(partitions: Iterable[PartitionRuns]) -> bytes:
@@ -229,19 +244,20 @@ def _pack_runs(partitions: Iterable[PartitionRuns]) -> bytes:
     return b"".join(packed)
 
 
-def _unpack_runs(counts: list[list[int]], data: bytes) -> tuple[PartitionRuns, ...]:
-    if sum(count for _, count in counts) * 24 != len(data):
-        raise ValueError(f"{len(data)} bytes of runs do not go with {counts}")
+def _unpack_runs(counts: list[list[int]], data: memoryview) -> tuple[PartitionRuns, ...]:
+    if any(type(number) is not int or number < 0 for pair in counts for number in pair):
+        raise ValueError("a partition, or its number of runs, is no whole number from 0 on")
+    num_runs = sum(count for _, count in counts)
+    if num_runs * 24 != len(data):
+        raise ValueError(f"{len(data)} bytes of runs do not go with {num_runs} runs")
     partitions, at = [], 0
     for partition, count in counts:
         planes = np.frombuffer(data, np.uint8, count * 24, at).reshape(3, 8, count)
-        gaps, records, samples = np.ascontiguousarray(planes.transpose(0, 2, 1)).view("<i8").reshape(3, count)
-        first = np.cumsum(gaps + records) - records
-        partitions.append(PartitionRuns.from_arrays(partition, first, records, samples))
+        columns = np.ascontiguousarray(planes.transpose(0, 2, 1)).view("<i8").reshape(3, count)
+        # In place: gaps become first offsets.
+        columns[0] += columns[1]
+        np.cumsum(columns[0], out=columns[0])
+        columns[0] -= columns[1]
+        partitions.append(PartitionRuns.from_columns(partition, columns.astype(np.int64, copy=False)))
         at += count * 24
     return tuple(partitions)
-
-
-def _first_sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"

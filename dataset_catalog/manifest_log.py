@@ -1,31 +1,94 @@
 """From the records of the datasets topic to the datasets that exist.
 
 Keys are `NAME@VERSION/PART`. A manifest counts when all of its parts are there; parts of an attempt to
-publish that ended half-way are passed over, as the parts say which document they belong to. One damaged
-manifest hides no other.
+publish that ended half-way are passed over, as the parts say which document they belong to.
+
+Nothing is decoded before it is asked for, and a manifest is decoded from its own records alone. So one that
+is damaged, or made to do harm, hides no other, and can be dropped: that takes only keys.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 from dataset_catalog.errors import CorruptManifestError
 from dataset_catalog.manifest import PART_BYTES, DatasetManifest
-from dataset_catalog.parts import Part, parse_part
+from dataset_catalog.parts import COMPRESSED_BYTES_MAX, Part, parse_part
+from dataset_catalog.record_keys import parse_key
 
 VersionKey = tuple[str, int]  # name and version
-_KEY = re.compile(r"(.+)@(\d+)/(\d+)")
+# A manifest, and what may be left of another one that was published under the same keys.
+_VERSION_BYTES_MAX = 2 * COMPRESSED_BYTES_MAX
 
 
-@dataclass(slots=True)
 class CatalogContents:
-    """What the datasets topic says now."""
+    """What the datasets topic says now.
 
-    manifests: dict[VersionKey, DatasetManifest] = field(default_factory=dict)
-    damaged: dict[VersionKey, CorruptManifestError] = field(default_factory=dict)
-    keys: dict[VersionKey, list[bytes]] = field(default_factory=dict)  # of all records, for tombstones
+    Args:
+        values: Keys and values of its records, in the order of the log.
+
+    Attributes:
+        keys: Of all records of a version, for tombstones.
+        strays: Keys that are not of a manifest.
+    """
+
+    def __init__(self, values: Mapping[bytes, bytes]) -> None:
+        self._values = values
+        self.keys: dict[VersionKey, list[bytes]] = {}
+        self.strays: list[bytes] = []
+        for key in values:
+            parsed = parse_key(key)
+            if parsed is None:
+                self.strays.append(key)
+            else:
+                self.keys.setdefault((parsed.name, parsed.version), []).append(key)
+
+    def manifest(self, version: VersionKey) -> DatasetManifest | None:
+        """The manifest of this version; None without a whole one.
+
+        Raises:
+            CorruptManifestError: It is damaged.
+        """
+        dataset = f"{version[0]}@{version[1]}"
+        try:
+            manifest = _complete_manifest(self._values[key] for key in self.keys.get(version, ()))
+        except CorruptManifestError as error:
+            problem = type(error)(error.reason, dataset)
+        else:
+            if manifest is None or (manifest.name, manifest.version) == version:
+                return manifest
+            problem = CorruptManifestError(f"it says that it is {manifest.id}", dataset)
+        # Raised here, and not where it was found, so that it doesn't keep alive what was half decoded.
+        raise problem
+
+    def each(
+        self, name: str | None = None
+    ) -> Iterator[tuple[VersionKey, DatasetManifest | CorruptManifestError]]:
+        """Each version that is published, whole or damaged, in order; decoded when its turn comes.
+
+        Args:
+            name: Only those of this name.
+        """
+        for version in sorted(self.keys):
+            if name is None or version[0] == name:
+                try:
+                    manifest = self.manifest(version)
+                except CorruptManifestError as error:
+                    yield version, error.with_traceback(None)
+                else:
+                    if manifest is not None:
+                        yield version, manifest
+
+    @cached_property
+    def manifests(self) -> dict[VersionKey, DatasetManifest]:
+        """All that are whole."""
+        return {version: found for version, found in self.each() if isinstance(found, DatasetManifest)}
+
+    @cached_property
+    def damaged(self) -> dict[VersionKey, CorruptManifestError]:
+        """Why the others aren't."""
+        return {version: found for version, found in self.each() if isinstance(found, CorruptManifestError)}
 
 
 def manifest_records(manifest: DatasetManifest, max_bytes: int = PART_BYTES) -> list[tuple[bytes, bytes]]:
@@ -40,29 +103,12 @@ def fold_manifests(records: Iterable[tuple[bytes, bytes]]) -> CatalogContents:
     """What the records of the datasets topic add up to.
 
     Args:
-        records: Keys, each once, and values, in the order of the log. Other keys are passed over.
+        records: Keys, each once, and values, in the order of the log.
     """
-    contents = CatalogContents()
-    by_version: dict[VersionKey, list[bytes]] = {}
-    for key, value in records:
-        version = _parse_key(key)
-        if version is not None:
-            by_version.setdefault(version, []).append(value)
-            contents.keys.setdefault(version, []).append(key)
-    for version, parts in by_version.items():
-        try:
-            manifest = _complete_manifest(parts)
-            if manifest is not None and (manifest.name, manifest.version) != version:
-                raise CorruptManifestError(f"it says that it is {manifest.id}")
-        except CorruptManifestError as error:
-            contents.damaged[version] = CorruptManifestError(error.reason, f"{version[0]}@{version[1]}")
-        else:
-            if manifest is not None:
-                contents.manifests[version] = manifest
-    return contents
+    return CatalogContents(dict(records))
 
 
-def _complete_manifest(values: list[bytes]) -> DatasetManifest | None:
+def _complete_manifest(values: Iterable[bytes]) -> DatasetManifest | None:
     """The manifest whose parts are all there (one at most: all need the key of part 0); None without one.
 
     Raises:
@@ -70,7 +116,11 @@ def _complete_manifest(values: list[bytes]) -> DatasetManifest | None:
     """
     documents: dict[bytes, list[tuple[Part, bytes]]] = {}
     problem: CorruptManifestError | None = None
+    num_bytes = 0
     for value in values:
+        num_bytes += len(value)
+        if num_bytes > _VERSION_BYTES_MAX:
+            raise CorruptManifestError(f"its records have more than {_VERSION_BYTES_MAX} bytes")
         try:
             part = parse_part(value)
         except CorruptManifestError as error:
@@ -83,8 +133,3 @@ def _complete_manifest(values: list[bytes]) -> DatasetManifest | None:
     if problem is not None:
         raise problem
     return None
-
-
-def _parse_key(key: bytes) -> VersionKey | None:
-    found = _KEY.fullmatch(key.decode("utf-8", errors="replace"))
-    return (found[1], int(found[2])) if found else None

@@ -9,6 +9,8 @@ Sequence 0 says that a load begins, and has no runs yet. A loader that goes on a
 keeps load id and topic and continues the sequence under its own host and process. Another sequence 0
 begins anew: whatever stands before it was dropped.
 
+Who may load may write anything here, so a record is checked field by field before anybody believes it.
+
 Invariants, checked in tests/property/test_catalog_progress.py:
 1. Folding the deltas of any division of a load into transactions gives the same state.
 2. A delta that is missing, repeated or of another load is refused, never skipped.
@@ -17,18 +19,28 @@ Invariants, checked in tests/property/test_catalog_progress.py:
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import JsonValue
+import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, Strict, TypeAdapter
 
-from dataset_catalog.errors import CorruptProgressError
-from dataset_catalog.runs import PartitionRuns, Run, merge_runs
+from dataset_catalog.errors import CorruptProgressError, NewerProgressError
+from dataset_catalog.foreign_content import NUMBER_MAX, parse_json, printable, refused_as
+from dataset_catalog.record_keys import DatasetTopic, TopicId, parse_key
+from dataset_catalog.runs import (
+    PARTITION_MAX,
+    RUNS_MAX,
+    SAMPLES_PER_RECORD_MAX,
+    Int64Array,
+    PartitionRuns,
+    Run,
+)
 
 FORMAT_VERSION = 1
-_KEY = re.compile(r"(.+)@(\d+)/(\d+)")
+# A record of the loader lists the runs of one transaction: a few for each partition.
+_VALUES_MAX = 2_000_000
 
 
 class ProgressKey(NamedTuple):
@@ -46,32 +58,44 @@ class ProgressKey(NamedTuple):
         """Raises:
         CorruptProgressError: Not a key of a progress record.
         """
-        found = _KEY.fullmatch(key.decode("utf-8", errors="replace"))
-        if not found:
-            raise CorruptProgressError(repr(key), "its key is not NAME@VERSION/SEQUENCE")
-        return cls(found[1], int(found[2]), int(found[3]))
+        found = parse_key(key)
+        if found is None:
+            shown = printable(repr(key))
+            raise CorruptProgressError(shown, f"its key is {shown}, not NAME@VERSION/SEQUENCE")
+        return cls(*found)
+
+
+_Count = Annotated[int, Field(strict=True, ge=0, le=NUMBER_MAX)]
+_Word = Annotated[str, Field(max_length=255), AfterValidator(printable)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProgress:
-    """One progress record: what one transaction added, and the totals after it."""
+    """One progress record: what one transaction added, and the totals after it.
+
+    What is annotated is checked where a record is decoded, not where a loader makes one.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     version: int
-    load_id: str  # 16 hex digits, in every record's header
-    topic: str
-    topic_id: str
-    source_fingerprint: str  # of source, order and encoding: going on with others would mix datasets
-    sequence: int  # 0 for the begin of the load, then one more for each transaction
-    num_samples: int  # written so far: the source position to go on from
-    num_records: int  # written so far
-    num_bytes: int  # payload written so far
-    checksum: str  # sum of the hashes of the samples written so far, 32 hex digits
-    host: str
-    pid: int
-    updated_at_s: float  # seconds since 1970
-    process: str = ""  # which one that is, as process_identity.py says it; unknown in older records
-    is_complete: bool = False  # all of the source is written; only the manifest may be missing
+    load_id: Annotated[str, Field(pattern=r"\A[0-9a-f]{16}\z")]  # 16 hex digits, in every record's header
+    topic: DatasetTopic
+    topic_id: TopicId
+    source_fingerprint: _Word  # of source, order and encoding: going on with others would mix datasets
+    sequence: _Count  # 0 for the begin of the load, then one more for each transaction
+    num_samples: _Count  # written so far: the source position to go on from
+    num_records: _Count  # written so far
+    num_bytes: _Count  # payload written so far
+    # Sum of the hashes of the samples written so far, 32 hex digits.
+    checksum: Annotated[str, Field(pattern=r"\A[0-9a-f]{32}\z")]
+    host: _Word
+    pid: _Count
+    updated_at_s: Annotated[float, Field(ge=0)]  # seconds since 1970
+    process: _Word = ""  # which one that is, as process_identity.py says it; unknown in older records
+    # All of the source is written; only the manifest may be missing.
+    is_complete: Annotated[bool, Strict()] = False
     runs: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # by partition, added by this transaction
     facts: Mapping[str, JsonValue] = field(
         default_factory=dict
@@ -93,21 +117,28 @@ class LoadProgress:
         CorruptProgressError: Not a progress record, of a newer format, or under another key.
         """
         parsed = ProgressKey.from_bytes(key)
-        load = f"{parsed.name}@{parsed.version}"
-        try:
-            content = json.loads(value)
+        load, record = f"{parsed.name}@{parsed.version}", f"record {parsed.sequence}"
+        with refused_as(lambda reason: CorruptProgressError(load, f"{record} can't be read: {reason}")):
+            content = parse_json(value, max_values=_VALUES_MAX)
             version = content.pop("format")
             if version != FORMAT_VERSION:
-                raise CorruptProgressError(
-                    load, f"its format is {version}, this evenload reads {FORMAT_VERSION}"
-                )
-            runs = {int(p): tuple(Run(*run) for run in runs) for p, runs in content.pop("runs").items()}
-            made = cls(**content, runs=runs)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptProgressError(load, f"record {parsed.sequence} can't be read: {error}") from error
+                reason = f"its format is {printable(str(version))}, this evenload reads {FORMAT_VERSION}"
+                newer = isinstance(version, int) and version > FORMAT_VERSION
+                raise (NewerProgressError if newer else CorruptProgressError)(load, reason)
+            runs = _RUNS.validate_python(content.pop("runs"))
+            made: Self = _PROGRESS.validate_python(content)
         if made.key != parsed:
-            raise CorruptProgressError(load, f"record {parsed.sequence} stands under the key of another")
-        return made
+            raise CorruptProgressError(load, f"{record} stands under the key of another")
+        return replace(made, runs={p: tuple(map(Run._make, each)) for p, each in runs.items()})
+
+
+_Run = tuple[
+    _Count,
+    Annotated[int, Field(strict=True, ge=1, le=NUMBER_MAX)],
+    Annotated[int, Field(strict=True, ge=1, le=SAMPLES_PER_RECORD_MAX)],
+]
+_RUNS = TypeAdapter(dict[Annotated[int, Field(ge=0, le=PARTITION_MAX)], list[_Run]])
+_PROGRESS: TypeAdapter[Any] = TypeAdapter(LoadProgress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,23 +175,72 @@ def fold_progress(records: Iterable[LoadProgress]) -> LoadState | None:
     Raises:
         CorruptProgressError: The records don't follow from each other.
     """
-    told = list(records)
-    if not told:
-        return None
-    # Compaction may have taken the begin of an older, dropped load and left its later records.
-    begin = max((at for at, record in enumerate(told) if record.sequence == 0), default=0)
-    story = told[begin:]
-    for before, record in zip([None, *story], story, strict=False):
-        _check_follows(before, record)
-    state = LoadState(last=story[-1], started_at_s=story[0].updated_at_s, partitions=_add_up(story))
-    totals = (sum(p.num_records for p in state.partitions), sum(p.num_samples for p in state.partitions))
-    if totals != (state.last.num_records, state.last.num_samples):
-        raise CorruptProgressError(
-            state.id,
-            f"its runs hold {totals[0]} records and {totals[1]} samples, but its totals say "
-            f"{state.last.num_records} and {state.last.num_samples}",
-        )
-    return state
+    story: _Story | None = None
+    problem: CorruptProgressError | None = None
+    for record in records:
+        # Compaction may have taken the begin of an older, dropped load and left its later records: whatever
+        # stands before a begin doesn't count, nor does what is wrong with it.
+        if story is None or record.sequence == 0:
+            story, problem = _Story(record), None
+        try:
+            story.add(record)
+        except CorruptProgressError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    return story.state() if story is not None else None
+
+
+class _Story:
+    """The records of one load so far, from its begin on: its runs as arrays, which take 24 bytes a run."""
+
+    def __init__(self, begin: LoadProgress) -> None:
+        self._started_at_s = begin.updated_at_s
+        self._last: LoadProgress | None = None
+        self._runs: dict[int, list[Int64Array]] = {}
+        self._num_runs = 0
+
+    def add(self, record: LoadProgress) -> None:
+        _check_follows(self._last, record)
+        self._last = record
+        self._num_runs += sum(map(len, record.runs.values()))
+        if self._num_runs > RUNS_MAX:
+            reason = f"it has more than {RUNS_MAX} runs, which no manifest holds"
+            raise CorruptProgressError(f"{record.name}@{record.version}", reason)
+        for partition, added in record.runs.items():
+            self._runs.setdefault(partition, []).append(np.array(added, np.int64).reshape(-1, 3).T)
+
+    def state(self) -> LoadState:
+        assert self._last is not None
+        state = LoadState(last=self._last, started_at_s=self._started_at_s, partitions=self._add_up())
+        totals = (sum(p.num_records for p in state.partitions), sum(p.num_samples for p in state.partitions))
+        if totals != (state.last.num_records, state.last.num_samples):
+            raise CorruptProgressError(
+                state.id,
+                f"its runs hold {totals[0]} records and {totals[1]} samples, but its totals say "
+                f"{state.last.num_records} and {state.last.num_samples}",
+            )
+        return state
+
+    def _add_up(self) -> tuple[PartitionRuns, ...]:
+        assert self._last is not None
+        try:
+            return tuple(_join(p, np.concatenate(self._runs[p], axis=1)) for p in sorted(self._runs))
+        except ValueError as error:
+            reason = f"a run overlaps or precedes the one before: {error}"
+            raise CorruptProgressError(f"{self._last.name}@{self._last.version}", reason) from error
+
+
+def _join(partition: int, columns: Int64Array) -> PartitionRuns:
+    """Runs in the order of the log, touching neighbours of the same kind joined."""
+    first, records, samples = columns
+    touches = (first[1:] == (first + records)[:-1]) & (samples[1:] == samples[:-1])
+    starts = np.flatnonzero(np.concatenate([np.ones(1, np.bool_)[: first.size], ~touches]))
+    if not starts.size:
+        return PartitionRuns(partition, ())
+    return PartitionRuns.from_arrays(
+        partition, first[starts], np.add.reduceat(records, starts), samples[starts]
+    )
 
 
 def _check_follows(before: LoadProgress | None, record: LoadProgress) -> None:
@@ -179,14 +259,3 @@ def _check_follows(before: LoadProgress | None, record: LoadProgress) -> None:
                 f"record {record.sequence} has {name} {getattr(record, name)!r}, the one before "
                 f"{getattr(before, name)!r}",
             )
-
-
-def _add_up(story: Sequence[LoadProgress]) -> tuple[PartitionRuns, ...]:
-    runs: dict[int, list[Run]] = {}
-    for record in story:
-        for partition, added in record.runs.items():
-            runs.setdefault(partition, []).extend(added)
-    try:
-        return tuple(PartitionRuns(p, merge_runs(runs[p])) for p in sorted(runs))
-    except ValueError as error:
-        raise CorruptProgressError(f"{story[-1].name}@{story[-1].version}", str(error)) from error

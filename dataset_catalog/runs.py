@@ -29,6 +29,13 @@ import numpy.typing as npt
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from dataset_catalog.foreign_content import NUMBER_MAX
+
+# Of bytes alone, a record of the usual 256 KiB holds a quarter of that. Readers reserve memory by it.
+SAMPLES_PER_RECORD_MAX = 1 << 20
+RUNS_MAX = (128 << 20) // 24  # more than a manifest has room for (parts.py)
+PARTITION_MAX = (1 << 31) - 1  # Kafka's own
+
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -89,8 +96,14 @@ class PartitionRuns:
         samples_per_record: npt.ArrayLike,
     ) -> PartitionRuns:
         """The same from three arrays of one entry a run, without making a tuple for each."""
+        columns = np.array([first_offset, num_records, samples_per_record], dtype=np.int64)
+        return cls.from_columns(partition, columns)
+
+    @classmethod
+    def from_columns(cls, partition: int, columns: Int64Array) -> PartitionRuns:
+        """The same from `columns` as the property gives them; the array is taken, not copied."""
         made = cls.__new__(cls)
-        made._freeze(partition, np.array([first_offset, num_records, samples_per_record], dtype=np.int64))
+        made._freeze(partition, columns)
         return made
 
     def _freeze(self, partition: int, columns: Int64Array) -> None:
@@ -235,11 +248,18 @@ def concatenate_runs(partitions: Sequence[PartitionRuns]) -> RunArrays:
 
 
 def _check_columns(partition: int, columns: Int64Array) -> None:
-    if partition < 0:
-        raise ValueError(f"partition {partition} is negative")
+    is_number = isinstance(partition, int | np.integer) and not isinstance(partition, bool)
+    if not is_number or not 0 <= partition <= PARTITION_MAX:
+        raise ValueError(f"partition {partition!r} is no whole number from 0 to {PARTITION_MAX}")
     first, records, samples = columns
     if not first.size:
         return
+    # Looked at first: sums and products of larger ones would overflow, and count as small ones.
+    if max(first.max(), records.max()) > NUMBER_MAX or samples.max() > SAMPLES_PER_RECORD_MAX:
+        raise ValueError(
+            f"runs of partition {partition} have numbers that are too large: at most {NUMBER_MAX} for "
+            f"offsets and records, {SAMPLES_PER_RECORD_MAX} for samples in a record"
+        )
     overlaps = first[1:] < (first + records)[:-1]
     if first[0] < 0 or records.min() < 1 or samples.min() < 1 or overlaps.any():
         at = int(overlaps.argmax()) if overlaps.any() else 0
@@ -247,3 +267,5 @@ def _check_columns(partition: int, columns: Int64Array) -> None:
             f"runs of partition {partition} must ascend without overlap, from offset 0 on, with at least one "
             f"record and one sample each; near run {at}: {columns[:, at : at + 2].T.tolist()}"
         )
+    if records.astype(np.float64) @ samples.astype(np.float64) > NUMBER_MAX:
+        raise ValueError(f"partition {partition} has more than {NUMBER_MAX} samples")

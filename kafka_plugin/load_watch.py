@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from dataset_catalog.catalog import LOADS_TOPIC
 from dataset_catalog.committed_reader import read_failure
 from dataset_catalog.errors import CatalogUnavailableError, CorruptProgressError
-from dataset_catalog.progress import LoadProgress, ProgressKey
+from dataset_catalog.progress import LoadProgress
+from dataset_catalog.record_keys import parse_key
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_consumer
 
@@ -58,11 +59,12 @@ def _newest(consumer: Consumer, name: str, version: int, timeout_s: float) -> Lo
                 raise read_failure(LOADS_TOPIC, error)
             if error is not None:
                 continue
-            try:
-                key = ProgressKey.from_bytes(message.key() or b"")
-            except CorruptProgressError:
+            key, value = message.key() or b"", message.value()
+            parsed = parse_key(key)
+            if parsed is None or (parsed.name, parsed.version) != (name, version):
                 continue
-            if (key.name, key.version) == (name, version):
-                value = message.value()
-                newest = LoadProgress.from_record(key.to_bytes(), value) if value is not None else None
+            try:
+                newest = LoadProgress.from_record(key, value) if value is not None else None
+            except CorruptProgressError:
+                continue  # no loader writes such a record, so it is no sign of one
     raise CatalogUnavailableError(f"reading topic {LOADS_TOPIC!r}", f"no answer for {timeout_s:.0f} s")

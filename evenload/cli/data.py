@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
-from dataset_catalog.catalog import Catalog
+from dataset_catalog.catalog import Catalog, DamagedRecords
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.verify import verify as verify_dataset
 from evenload.cli.cluster import brokers_document, show_brokers
@@ -106,14 +107,16 @@ def _brokers_after(connection: Connection, output: Output) -> dict[str, Any]:
 @click.pass_context
 @cluster_options
 def datasets(context: click.Context, *, connection: Connection | None, output: Output) -> None:
-    """List the datasets, unfinished loads among them; show, verify or drop one."""
+    """List the datasets, unfinished loads and damaged records among them; show, verify or drop one."""
     if connection is None or context.invoked_subcommand is not None:
         return
     catalog = Catalog(connection)
-    manifests, unfinished = catalog.list(), catalog.unfinished()
+    # Not as manifests: each can have a million runs, and all of them need not fit into memory at once.
+    complete = [manifest_document(each) for each in catalog.each() if isinstance(each, DatasetManifest)]
+    unfinished, damaged = catalog.unfinished(), catalog.damaged()
     output.document(
         {
-            "datasets": [manifest_document(manifest) for manifest in manifests],
+            "datasets": complete,
             "unfinished": [
                 {
                     "name": load.last.name,
@@ -123,24 +126,30 @@ def datasets(context: click.Context, *, connection: Connection | None, output: O
                 }
                 for load in unfinished
             ],
+            "damaged": [_damaged_document(each) for each in damaged],
         }
     )
     rows = [
         [
-            manifest.id,
-            f"{manifest.num_samples:,}",
-            bytes_text(manifest.num_bytes),
-            manifest.encoding,
+            f"{each['name']}@{each['version']}",
+            f"{each['num_samples']:,}",
+            bytes_text(each["num_bytes"]),
+            each["encoding"],
             "complete",
         ]
-        for manifest in manifests
+        for each in complete
     ]
     rows += [
         [load.id, f"{load.last.num_samples:,}", "", "", load.problem or "unfinished"] for load in unfinished
     ]
     if rows:
         output.table(["dataset", "samples", "size", "encoding", ""], rows)
-    else:
+    # Not in the table: a long reason would leave no room for names.
+    for each in damaged:
+        output.line(f"damaged: {each.name} in topic {each.topic}: {each.reason}")
+    if damaged:
+        output.line("`evenload datasets drop --damaged` clears what is damaged; all else can be used")
+    if not rows and not damaged:
         output.line("no datasets yet; `evenload ingest NAME FILE...` loads one")
 
 
@@ -202,13 +211,53 @@ def verify(*, name: str, connection: Connection, output: Output) -> None:
 
 
 @datasets.command()
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option("--damaged", is_flag=True, help="Instead of NAME: all records that can't be read; topics stay.")
+@click.option("--yes", is_flag=True, help="Don't ask before damaged records are cleared.")
 @cluster_options
-def drop(*, name: str, connection: Connection, output: Output) -> None:
+def drop(*, name: str | None, damaged: bool, yes: bool, connection: Connection, output: Output) -> None:
     """Delete NAME (all versions) or NAME@VERSION with its topic; unfinished loads too."""
+    if damaged == (name is not None):
+        raise click.UsageError("give either NAME or --damaged")
+    if name is None:
+        _drop_damaged(Catalog(connection), output, yes=yes)
+        return
     dropped = list(Catalog(connection).drop(name))
     output.document({"dropped": dropped})
     output.line(f"dropped {', '.join(dropped)}")
+
+
+def _drop_damaged(catalog: Catalog, output: Output, *, yes: bool) -> None:
+    if not yes and sys.stdin.isatty():
+        for each in catalog.damaged():
+            output.note(f"{each.name} in topic {each.topic}: {each.kept_because or each.reason}")
+        click.confirm(
+            "Clear these records? Loads and datasets that they are of are lost", abort=True, err=True
+        )
+    damaged = catalog.drop_damaged()
+    cleared = [each for each in damaged if not each.kept_because]
+    kept = [each for each in damaged if each.kept_because]
+    output.document(
+        {
+            "dropped": [each.name for each in cleared],
+            "kept": [_damaged_document(each) for each in kept],
+        }
+    )
+    for each in cleared:
+        output.line(f"cleared {each.name} in topic {each.topic}: {each.reason}")
+    for each in kept:
+        output.line(f"kept {each.name} in topic {each.topic}: {each.kept_because}")
+    if not damaged:
+        output.line("nothing is damaged")
+
+
+def _damaged_document(damaged: DamagedRecords) -> dict[str, Any]:
+    return {
+        "name": damaged.name,
+        "topic": damaged.topic,
+        "reason": damaged.reason,
+        "kept_because": damaged.kept_because,
+    }
 
 
 def manifest_document(manifest: DatasetManifest) -> dict[str, Any]:
@@ -227,9 +276,9 @@ def manifest_document(manifest: DatasetManifest) -> dict[str, Any]:
         "partitions": [
             {
                 "partition": part.partition,
-                "num_samples": sum(run.num_records * run.samples_per_record for run in part.runs),
-                "num_records": sum(run.num_records for run in part.runs),
-                "first_offset": part.runs[0].first_offset if part.runs else None,
+                "num_samples": part.num_samples,
+                "num_records": part.num_records,
+                "first_offset": int(part.first_offset[0]) if part.num_runs else None,
             }
             for part in manifest.partitions
         ],

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dataset_catalog.foreign_content import printable
 from evenload.cli.output import Output
 from evenload.extras import missing_extra
 from kafka_connection.environment import resolve_connection
@@ -20,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_FAILED = 1
 EXIT_STOPPED = 130
+_SENTENCE_MAX = 4000
 
 
 class StoppedError(Exception):
@@ -59,7 +61,8 @@ def sentence(error: BaseException) -> str:
     are named, because their text alone (KeyError: 'label') would tell nobody anything."""
     if missing := missing_extra(error):
         return missing
-    text = " ".join(str(error).split())
+    # An error may quote what stands in a topic.
+    text = printable(" ".join(str(error).split()), max_chars=_SENTENCE_MAX)
     if _is_ours(error) or isinstance(error, OSError | ValueError | click.ClickException):
         return text or type(error).__name__
     return f"unexpected {type(error).__name__}: {text} (EVENLOAD_DEBUG=1 shows where)"

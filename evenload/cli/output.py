@@ -13,6 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from dataset_catalog.foreign_content import printable
+
+_LINE_MAX = 10_000
+
 UNITS = {"": 1, "B": 1} | {
     name: 1024**power
     for power, letter in enumerate("KMGT", start=1)
@@ -36,11 +40,11 @@ class Output:
     def line(self, text: str = "") -> None:
         """A line of the result for people."""
         if not self.as_json:
-            self._stdout.print(text, markup=False)
+            self._stdout.print(_printable(text), markup=False)
 
     def note(self, text: str) -> None:
         """What is going on, on stderr."""
-        self._stderr.print(text, markup=False, soft_wrap=True)
+        self._stderr.print(_printable(text), markup=False, soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table for people: the first column to the left, the others to the right; cells are plain text."""
@@ -50,7 +54,7 @@ class Output:
         for position, column in enumerate(columns):
             table.add_column(Text(column), justify="right" if position else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(printable(cell)) for cell in row))
         self._stdout.print(table)
 
     @contextmanager
@@ -67,6 +71,11 @@ class Output:
             disable=not self._stderr.is_terminal,
         ) as bar:
             yield bar
+
+
+def _printable(text: str) -> str:
+    """Lines that may quote what a topic or a broker says, without control characters; line ends stay."""
+    return "\n".join(printable(line, max_chars=_LINE_MAX) for line in text.split("\n"))
 
 
 def bytes_text(num_bytes: float | None) -> str:

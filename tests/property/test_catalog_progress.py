@@ -127,7 +127,7 @@ def test_what_is_no_progress_record_is_refused(key: bytes, value: bytes) -> None
 
 def test_a_key_names_load_version_and_sequence() -> None:
     assert BEGIN.key.to_bytes() == b"flowers@2/0"
-    assert ProgressKey.from_bytes(b"a@b@12/345") == ProgressKey("a@b", 12, 345)
+    assert ProgressKey.from_bytes(b"a.b@12/345") == ProgressKey("a.b", 12, 345)
 
 
 def test_a_clock_behind_the_loaders_gives_no_negative_age() -> None:

@@ -12,6 +12,8 @@ EVERY = [
     errors.DatasetGoneError("cola@1", "cola-1", "it has no partitions [3]"),
     errors.TopicRecreatedError("cola@1", "cola-1", "id-1", "id-2"),
     errors.CorruptManifestError("part 1 is missing", "cola@1"),
+    errors.NewerManifestError("its format is 2", "cola@1"),
+    errors.NewerProgressError("cola@1", "its format is 2"),
     errors.CorruptProgressError("cola@1", "record 3 is missing"),
     errors.LoadInProgressError("cola@1", "host", 17, 3.4),
     errors.UnsupportedTypeError("column", "union", "no unions"),
