@@ -76,9 +76,10 @@ class Connection(BaseModel):
         description="PEM file of the authorities to trust with an https `collector_url`; None: the system's.",
     )
     without_collector: WithoutCollector = Field(
-        default="sample",
-        description="What to do while the service at `collector_url` gives nothing usable: measure the "
-        "brokers oneself (`sample`), or let what is known grow stale, after which shares are even (`even`).",
+        default="even",
+        description="What to do while no service gives anything usable. With `collector_url`, only `even`: "
+        "what is known grows stale, after which shares are even. `sample`, to measure the brokers oneself, "
+        "is what is done anyway where no `collector_url` is given.",
     )
     weights_path: Path | None = Field(
         default=None,
@@ -139,6 +140,17 @@ class Connection(BaseModel):
         if self.collector_ca_path is not None and urlsplit(self.collector_url or "").scheme != "https":
             raise ValueError(
                 f"collector_ca_path would be ignored with {self.collector_url}, which isn't https"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nobody_measures_when_a_service_is_gone(self) -> Self:
+        if self.collector_url is not None and self.without_collector == "sample":
+            raise ValueError(
+                "without_collector 'sample' can't be used with collector_url: all producers of the service "
+                f"at {self.collector_url} would ask every broker themselves as soon as it fails, on top of "
+                "what it failed of; leave it out (shares are then even until the service is back), or leave "
+                "out collector_url to measure from here always"
             )
         return self
 

@@ -39,7 +39,8 @@ class CollectorConfig(BaseModel):
         default=3.0,
         ge=0.05,
         le=60,
-        description="How long one answer may take; later, the broker is unreachable.",
+        description="How long one answer may take; later, it is missed. A broker that the cluster counts as "
+        "alive is unreachable once it misses three in a row.",
     )
     full_deadline_s: float = Field(
         default=15.0, ge=0.05, le=600, description="How long the layout of all partitions may take."

@@ -5,7 +5,8 @@ task that asks, enters what it heard or didn't, and waits for its next turn. Con
 `Observations` and the ticks, so a broker that is slow or dead holds up its own conversation and no other.
 
     answered       -> asked again at the next tick, which all conversations share
-    not answered   -> asked again after a backoff of its own, or when the cluster lists the broker again
+    not answered   -> asked again after a backoff of its own, or when the cluster lists the broker again;
+                      the cluster is asked at once whether the broker is alive (observation.py)
     refresh()      -> asked at once: first the cluster, then, knowing the layout, every broker
 
 A snapshot is published when something was heard and no answer is outstanding from a broker that used to
@@ -243,8 +244,16 @@ class Measuring:
             reason = f"{reason}; {error.permission}"
         talk.num_failures += 1
         self._counter.count_failure(talk.source.name, talk.question, reason, is_fault=is_fault)
-        if talk.broker_id is not None and talk.source.is_essential:
-            self._observations.miss(talk.broker_id, asked_at_s=asked_at_s)
+        if talk.broker_id is None or not talk.source.is_essential:
+            return
+        if self._observations.miss(talk.broker_id, asked_at_s=asked_at_s):
+            self._ask_the_cluster()
+
+    def _ask_the_cluster(self) -> None:
+        """A second witness, now: at its next tick it would be an interval late."""
+        for talk in self._conversations.values():
+            if talk.broker_id is None and talk.source.is_essential and not talk.num_failures:
+                talk.wake.set()
 
     def _timeout_s(self, talk: _Conversation, *, is_about_all: bool) -> float:
         if not talk.source.is_essential:

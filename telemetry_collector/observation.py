@@ -5,14 +5,25 @@ a whole, and any of them may be late or fall silent. Each answer or silence is e
 snapshot is then a pure function of the entries: it never waits for a broker, and it says of each what was
 last known and since when nothing was heard.
 
-Its `taken_at_s` is the time before which no figure of a reachable broker was measured; bytes written after
-it are certainly not all counted, bytes written before it are. Exceptions are by design: an unreachable
-broker keeps its last figures; the sizes and layout of all partitions are asked seldom, and so are metrics and
-topics' limits (config.py).
+Its `taken_at_s` is the time before which no figure of a broker that answers was measured; bytes written after
+it are certainly not all counted, bytes written before it are. Exceptions are by design: a broker that missed
+an answer keeps its last figures; the sizes and layout of all partitions are asked seldom, and so are metrics
+and topics' limits (config.py).
+
+One missed answer makes no broker unreachable, as all producers would leave it at once for a slow disk or a
+lost packet between it and us alone. It takes one of:
+
+- `MISSES_MAX` missed answers in a row,
+- a missed answer, and a second witness: the cluster doesn't list it as alive, or it leads no partition any
+  more though it did when it last answered,
+- a missed answer of a broker that has never answered: nothing is known that could be used.
+
+Whatever comes first: a broker that hangs is left three deadlines and two backoffs after it was asked, at the
+latest; one that refuses connections within two seconds.
 
 Invariants, checked in tests/property/test_collector_observation.py:
-1. A broker is reachable in the snapshot exactly when its latest outcome was an answer.
-2. No figure of a reachable broker was asked for before `taken_at_s`.
+1. A broker is unreachable in the snapshot exactly when one of these was so since its last answer.
+2. No figure of a broker whose latest outcome is an answer was asked for before `taken_at_s`.
 3. A broker that anything refers to (metadata, a replica, a configured capacity) is in the snapshot.
 
 Not thread-safe: it belongs to the collector's loop. Times that come in are monotonic; the wall clock is
@@ -35,7 +46,9 @@ from telemetry_collector.snapshot import (
     TopicPartition,
 )
 
-__all__ = ["Assembled", "BrokerStorage", "ClusterLayout", "Observations", "TopicLimits"]
+__all__ = ["MISSES_MAX", "Assembled", "BrokerStorage", "ClusterLayout", "Observations", "TopicLimits"]
+
+MISSES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +114,7 @@ class Assembled(NamedTuple):
     """A snapshot, and the monotonic times that its freshness is judged by.
 
     Attributes:
-        measured_at_s: no figure of a reachable broker is older, nor is the list of brokers.
+        measured_at_s: no figure of a broker that answers is older, nor is the list of brokers.
         layout_at_s: the topics' layout is not older.
     """
 
@@ -119,7 +132,10 @@ class _BrokerRecord:
     ingest: ByteRate = field(default_factory=ByteRate)
     asked_at_s: float = 0.0
     latency_s: float | None = None
+    num_misses: int = 0  # since its last answer
+    missed_since_s: float | None = None
     unreachable_since_s: float | None = None
+    led: bool = False  # some partition, when it last answered
     rack: str | None = None
 
     @property
@@ -143,7 +159,22 @@ class _BrokerRecord:
             }
         self.storage = storage
         self.asked_at_s = asked_at_s
-        self.unreachable_since_s = None
+        self.num_misses = 0
+        self.missed_since_s = self.unreachable_since_s = None
+
+    def miss(self, *, asked_at_s: float) -> None:
+        self.num_misses += 1
+        if self.missed_since_s is None:
+            self.missed_since_s = asked_at_s
+
+    def judge(self, *, is_listed: bool, leads: bool) -> None:
+        """Call it unreachable if what was missed so far and what the cluster says are enough for that."""
+        if self.missed_since_s is None or self.unreachable_since_s is not None:
+            return
+        has_witness = not is_listed or (self.led and not leads)
+        if self.storage is None or has_witness or self.num_misses >= MISSES_MAX:
+            self.unreachable_since_s = self.missed_since_s
+            self.ingest.interrupt()  # it may come back with other disks
 
 
 class Observations:
@@ -171,6 +202,7 @@ class Observations:
         self._layout: ClusterLayout | None = None
         self._layout_at_s = 0.0
         self._replica_ids: frozenset[int] = frozenset()
+        self._leader_ids: frozenset[int] = frozenset()
         self._limits = TopicLimits(partition_max_bytes={})
         self._answered_at_s = 0.0
         self._measured_at_s: float | None = None
@@ -200,12 +232,15 @@ class Observations:
         else:
             self._layout_at_s = asked_at_s
             self._replica_ids = frozenset(_replica_ids(topics))
+            self._leader_ids = frozenset(_leader_ids(topics))
         self._layout = ClusterLayout(cluster_id=layout.cluster_id, racks=layout.racks, topics=topics)
         self._answered_at_s = asked_at_s
         for broker_id in {*layout.racks, *self._capacities, *self._replica_ids}:
             record = self._brokers.setdefault(broker_id, _BrokerRecord(asked_at_s))
             record.referred_at_s = asked_at_s
             record.rack = layout.racks.get(broker_id, record.rack)
+        for broker_id in self._brokers:
+            self._judge(broker_id)
         self._forget_before(asked_at_s - self._forget_after_s)
 
     def hear_storage(
@@ -217,6 +252,7 @@ class Observations:
             return
         record.hear(storage, asked_at_s=asked_at_s)
         record.latency_s = latency_s
+        record.led = broker_id in self._leader_ids
 
     def hear_metrics(
         self, source_name: str, broker_id: int, metrics: BrokerMetrics, *, asked_at_s: float
@@ -229,12 +265,24 @@ class Observations:
         """Enter topics' limits; they stay in force until others are heard."""
         self._limits = limits
 
-    def miss(self, broker_id: int, *, asked_at_s: float) -> None:
-        """Enter that a broker didn't answer the question asked at `asked_at_s`."""
+    def miss(self, broker_id: int, *, asked_at_s: float) -> bool:
+        """Enter that a broker didn't answer the question asked at `asked_at_s`.
+
+        Returns:
+            Whether it depends on the cluster's word now: it has missed an answer, and isn't unreachable yet.
+        """
         record = self._brokers.get(broker_id)
-        if record is not None and record.unreachable_since_s is None:
-            record.unreachable_since_s = asked_at_s
-            record.ingest.interrupt()  # it may come back with other disks
+        if record is None:
+            return False
+        record.miss(asked_at_s=asked_at_s)
+        self._judge(broker_id)
+        return record.unreachable_since_s is None
+
+    def _judge(self, broker_id: int) -> None:
+        assert self._layout is not None, "brokers are known from a layout"
+        self._brokers[broker_id].judge(
+            is_listed=broker_id in self._layout.racks, leads=broker_id in self._leader_ids
+        )
 
     def assemble(self, *, now_s: float, wall_now_s: float) -> Assembled | None:
         """What is known now, or None as long as a broker has never been tried or none has ever answered.
@@ -246,7 +294,7 @@ class Observations:
         layout = self._layout
         if layout is None or not all(record.has_been_tried for record in self._brokers.values()):
             return None
-        asked = [r.asked_at_s for r in self._brokers.values() if r.storage and r.unreachable_since_s is None]
+        asked = [r.asked_at_s for r in self._brokers.values() if r.storage and r.missed_since_s is None]
         if asked:
             self._measured_at_s = min(self._answered_at_s, *asked)
         if self._measured_at_s is None:
@@ -312,3 +360,10 @@ def _replica_ids(topics: Mapping[str, Mapping[int, PartitionSnapshot]]) -> Itera
     for partitions in topics.values():
         for placed in partitions.values():
             yield from placed.replica_ids
+
+
+def _leader_ids(topics: Mapping[str, Mapping[int, PartitionSnapshot]]) -> Iterable[int]:
+    for partitions in topics.values():
+        for placed in partitions.values():
+            if placed.leader_id is not None:
+                yield placed.leader_id

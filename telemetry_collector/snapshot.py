@@ -49,7 +49,7 @@ class LogDirSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSnapshot:
-    """One broker as it was last seen; an unreachable one keeps what was last known of it.
+    """One broker as it was last seen; one that doesn't answer keeps what was last known of it.
 
     Attributes:
         broker_id: Kafka's id of the broker.
@@ -59,7 +59,8 @@ class BrokerSnapshot:
         usable_bytes: what is left on its volumes, which others may fill too, or None when it can't tell.
         bytes_by_topic_partition: stored bytes of each replica on it, led by it or not. May cover only the
             topics that were asked for.
-        unreachable_since_s: when it stopped answering, or None while it answers.
+        unreachable_since_s: when it stopped answering; None while it answers, or is only late by an answer or
+            two (observation.py says when it counts as unreachable).
         latency_s: round trip of the latest request that it answered, or None before the first.
         ingest_bytes_per_s: bytes that come to its log dirs in a second, all replicas, over about the last
             minute; None where it isn't known yet.
@@ -93,7 +94,7 @@ class BrokerSnapshot:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it answered when it was last asked."""
+        """Whether it answers; one that is only late counts as if it did."""
         return self.unreachable_since_s is None
 
     @property

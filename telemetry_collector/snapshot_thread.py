@@ -123,7 +123,8 @@ class SnapshotThread(ABC):
             timeout_s: how long to wait for it, in seconds.
 
         Raises:
-            NoFreshSnapshotError: no broker has answered in time, with what each question failed of.
+            NoFreshSnapshotError: nobody has answered in time, with what each question failed of; at once when
+                nobody will.
             CollectorClosedError: the collector hasn't been started, has been closed, or has failed.
         """
         if max_age_s is None:
@@ -134,15 +135,22 @@ class SnapshotThread(ABC):
             if (assembled := self._newer_than(needed_at_s)) is not None:
                 return assembled.snapshot
         self.refresh()
-        gives_up_at_s = time.monotonic() + timeout_s
+        began_at_s = time.monotonic()
         with self._news:
             while (assembled := self._newer_than(needed_at_s)) is None:
                 self.check_runs()
-                if not self._news.wait(gives_up_at_s - time.monotonic()):
+                left_s = began_at_s + timeout_s - time.monotonic()
+                if self._waits_in_vain() or not self._news.wait(left_s):
                     raise NoFreshSnapshotError(
-                        self._connection.bootstrap_servers, timeout_s, self.statistics.failures
+                        self._connection.bootstrap_servers,
+                        round(min(timeout_s, time.monotonic() - began_at_s), 1),
+                        self.statistics.failures,
                     )
             return assembled.snapshot
+
+    def _waits_in_vain(self) -> bool:
+        """Whether nothing new is to be expected, so that nobody should wait for it. Called with the lock."""
+        return False
 
     def _newer_than(self, needed_at_s: float) -> Assembled | None:
         assembled = self._assembled

@@ -1,7 +1,9 @@
 """Weights in a file that people edit and a collector writes, followed while it changes.
 
 The idea: whoever asks for the weights looks at the file's time and size first, which costs microseconds, and
-reads it only when they changed. What can't be read keeps what was in force, and is said once.
+reads it only when they changed. What can't be read, and a file that is gone, keep what was in force, and are
+said once: an editor or a swapped mount takes a file away for a moment, and a broker that is drained must not
+fill in it. Whoever starts while there is no file has no weights until there is one.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class WeightsFile:
         return self._complaint
 
     def latest(self) -> Weights | None:
-        """What it says, or said last; None while there is no file."""
+        """What it says, or said last; None until there was a file."""
         with self._lock:
             try:
                 status = self.path.stat()
@@ -54,7 +56,16 @@ class WeightsFile:
                     self._complaint = None
                     _log.info("weights are now as %s says", self.path)
             except FileNotFoundError:
-                self._seen = self._weights = self._complaint = None
+                self._seen = None  # the next one counts, though it may look like the last
+                if self._weights is None:
+                    self._complain(
+                        f"weights file {self.path}: it isn't there; no weights are in force until it is"
+                    )
+                else:
+                    self._complain(
+                        f"weights file {self.path}: it is gone; the weights in force are kept "
+                        "(a file that says {} takes them away)"
+                    )
             except (OSError, ValueError) as error:
                 if isinstance(error, OSError):
                     self._seen = None  # tried again: what is in the way may go without the file changing

@@ -6,15 +6,16 @@
 It keeps the promises of `Collector` (a thread of its own, a cache that is read without waiting, nothing left
 after `close`) and adds what only a service can know: weights, and bytes that other loads will still write.
 
-While the service gives nothing usable, it measures the brokers itself or lets what it knows grow stale, as
-`Connection.without_collector` says; both are counted in `num_without_service` and said once in the log.
+While the service gives nothing usable, what is known grows stale, after which shares are even; that is
+counted in `num_without_service` and said once in the log. It never measures the brokers itself: a service's
+producers may be a thousand, and what it fails of is often the brokers' own trouble, which a thousand times as
+many questions would make worse.
 
 Checked against `Collector` in tests/unit/test_any_collector.py. Read next: polling.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import random
@@ -22,7 +23,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kafka_connection import Connection
-from telemetry_collector.collector import Collector
 from telemetry_collector.config import CollectorConfig
 from telemetry_collector.observation import Assembled, ClusterLayout
 from telemetry_collector.reports import Intent, RouteReport
@@ -47,7 +47,7 @@ class RemoteCollector(SnapshotThread):
         connection: the service's URL, and how the cluster that it should measure is reached.
         config: how often to ask, how long to wait, how old an answer may be.
         topics: the topics whose layout and sizes matter; None: all that the service measures.
-        make_sources: whom to ask instead of the cluster's brokers (for tests), made anew each time.
+        make_sources: whom to ask for the cluster's id instead of its brokers (for tests), made anew.
         clock: monotonic seconds, of which ages are made.
     """
 
@@ -68,7 +68,6 @@ class RemoteCollector(SnapshotThread):
         self._make_sources = make_sources
         self._counter = StatisticsCounter([SERVICE_NAME, CLUSTER_ID])
         self._polling: Polling | None = None
-        self._own: Collector | None = None
         self._weights: Weights | None = None
         self._num_without_service = 0
         self._is_without_service = False
@@ -76,8 +75,6 @@ class RemoteCollector(SnapshotThread):
     def refresh(self) -> None:
         """Ask for everything anew, without waiting for it. Does nothing while the collector doesn't run."""
         self._tell(lambda polling: polling.refresh())
-        if (own := self._own) is not None:
-            own.refresh()
 
     def watch(self, topics: Iterable[str]) -> None:
         """Count `topics` among those that matter from now on, without waiting for their layout."""
@@ -87,8 +84,6 @@ class RemoteCollector(SnapshotThread):
                 return
             self._topics |= added
         self._tell(lambda polling: polling.ask_now())
-        if (own := self._own) is not None:
-            own.watch(added)
 
     @property
     def statistics(self) -> CollectorStatistics:
@@ -148,10 +143,7 @@ class RemoteCollector(SnapshotThread):
                 )
                 if not self._begin(polling.stop):
                     return
-            try:
-                await polling.run()
-            finally:
-                await self._end_own()
+            await polling.run()
 
     def use(self, assembled: Assembled, weights: Weights | None) -> None:
         """An answer of the service (polling.py)."""
@@ -162,41 +154,23 @@ class RemoteCollector(SnapshotThread):
         """The service gives nothing usable (polling.py)."""
         self._is_without_service = True
         self._num_without_service += 1
-        if self._connection.without_collector == "sample":
-            _log.warning(
-                "the collector service at %s can't be used: %s; measuring brokers from here until it can",
-                self._url,
-                reason,
-            )
-            sources = None if self._make_sources is None else self._make_sources()
-            with self._news:
-                self._own = Collector(
-                    self._connection,
-                    self._config,
-                    self._topics,
-                    sources=sources,
-                    publish=self._publish,
-                    clock=self._clock,
-                )
-            self._own.start()
-        else:
-            _log.warning(
-                "the collector service at %s can't be used: %s; shares are even from an age of %g s on",
-                self._url,
-                reason,
-                self._config.age_max_s,
-            )
+        _log.warning(
+            "the collector service at %s can't be used: %s; shares are even from an age of %g s on",
+            self._url,
+            reason,
+            self._config.age_max_s,
+        )
+        with self._news:
+            self._news.notify_all()
+
+    def _waits_in_vain(self) -> bool:
+        """A first record that waited for a service that is down would wait for each new topic."""
+        return self._is_without_service
 
     async def come_back(self) -> None:
         """The service can be used again (polling.py)."""
         self._is_without_service = False
         _log.warning("the collector service at %s can be used again", self._url)
-        await self._end_own()
-
-    async def _end_own(self) -> None:
-        own, self._own = self._own, None
-        if own is not None:
-            await asyncio.to_thread(own.close)
 
     async def _ask_cluster_id(self) -> str:
         """Which cluster our own brokers belong to: asked once, over connections that are closed again."""

@@ -1,7 +1,8 @@
 """The conversation with a collector service, for as long as it lasts; and what is done while there is none.
 
     usable answer    -> published; asked again after `interval_s`
-    nothing usable   -> asked again after a backoff; once nothing new enough is known, go on without it
+    nothing usable   -> asked again after a backoff; once nothing new enough is known, or the first three
+                        questions were in vain, go on without it
     usable again     -> back to it
 
 Usable is an answer about the cluster that our own brokers belong to, measured not too long ago. Until our
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 0.5
 _REPORTS_MAX = 1000
+_FIRST_MISSES = 3
 
 
 class Listener(Protocol):
@@ -267,7 +269,11 @@ class Polling:
         self._intents.clear()
         self._reports.clear()
         known = self._measured_at_s
-        is_old = known is None or self._clock() - known > self._usable_age_s
+        if known is None:
+            # A service that a thousand producers ask as they all start may miss one's first question.
+            is_old = self._num_failures >= _FIRST_MISSES
+        else:
+            is_old = self._clock() - known > self._usable_age_s
         if is_old and not self._is_without:
             self._is_without = True
             await self._listener.go_without(reason)

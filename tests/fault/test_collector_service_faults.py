@@ -161,13 +161,11 @@ def test_the_service_of_another_cluster(
     _check(connection, manifest)
 
 
-@pytest.mark.torture
-def test_without_measuring_for_itself_a_load_is_even_and_whole(
+def test_without_a_service_a_load_is_even_and_whole_and_measures_nothing(
     connection: Connection, real_service: FakeService, topic_name: str, opened: Opened
 ) -> None:
     real_service.misbehave = FakeService.fault
-    even = connection.model_copy(update={"without_collector": "even"})
-    manifest = _load(even, real_service.url, topic_name, at={})
+    manifest = _load(connection, real_service.url, topic_name, at={})
     assert opened.latest.num_without_service == 1
     assert opened.latest.cache.latest() is None
     _check(connection, manifest)

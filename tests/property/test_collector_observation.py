@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hypothesis import given
@@ -14,9 +15,14 @@ BROKERS = range(1, 5)
 WALL_BEGIN_S = 1e9
 
 
+class _Placed(NamedTuple):
+    replica_ids: tuple[int, ...]
+    leader_id: int | None
+
+
 class _Listed(NamedTuple):
     brokers: frozenset[int]
-    replica_ids: tuple[int, ...] | None  # of the only partition of the only topic; None: topics not asked
+    placed: _Placed | None  # the only partition of the only topic; None: topics not asked
 
 
 class _Heard(NamedTuple):
@@ -28,13 +34,13 @@ class _Missed(NamedTuple):
     broker_id: int
 
 
+_replicas = st.permutations(BROKERS).map(lambda p: tuple(p[:2]))
+_placed = _replicas.flatmap(
+    lambda replicas: st.builds(_Placed, st.just(replicas), st.none() | st.sampled_from(replicas))
+)
 events = st.lists(
     st.one_of(
-        st.builds(
-            _Listed,
-            st.frozensets(st.sampled_from(BROKERS)),
-            st.none() | st.permutations(BROKERS).map(lambda p: tuple(p[:2])),
-        ),
+        st.builds(_Listed, st.frozensets(st.sampled_from(BROKERS)), st.none() | _placed),
         st.builds(_Heard, st.sampled_from(BROKERS), st.integers(0, 100)),
         st.builds(_Missed, st.sampled_from(BROKERS)),
     ),
@@ -44,9 +50,9 @@ events = st.lists(
 
 def _layout(listed: _Listed) -> ClusterLayout:
     topics = None
-    if listed.replica_ids is not None:
-        placed = PartitionSnapshot(leader_id=None, replica_ids=listed.replica_ids, isr_ids=())
-        topics = {"t": {0: placed}}
+    if listed.placed is not None:
+        replica_ids, leader_id = listed.placed
+        topics = {"t": {0: PartitionSnapshot(leader_id=leader_id, replica_ids=replica_ids, isr_ids=())}}
     return ClusterLayout(cluster_id="c", racks=dict.fromkeys(listed.brokers), topics=topics)
 
 
@@ -56,6 +62,22 @@ def _storage(used_bytes: int) -> BrokerStorage:
     )
 
 
+@dataclass
+class _Told:
+    """What is known of one broker, as a person would keep it."""
+
+    used_bytes: int | None = None
+    heard_at_s: float = 0.0
+    missed_at_s: list[float] = field(default_factory=list)  # since it was heard
+    led: bool = False
+    is_down: bool = False  # as a person would have said at some time since it was heard
+
+    def look(self, *, is_listed: bool, leads: bool) -> None:
+        if self.missed_at_s:
+            has_witness = not is_listed or (self.led and not leads)
+            self.is_down |= self.used_bytes is None or has_witness or len(self.missed_at_s) >= 3
+
+
 @given(events, st.frozensets(st.sampled_from(BROKERS)))
 def test_a_snapshot_says_of_each_broker_what_was_heard_last_and_how_fresh_that_is(
     course: list[_Listed | _Heard | _Missed], configured: frozenset[int]
@@ -63,45 +85,77 @@ def test_a_snapshot_says_of_each_broker_what_was_heard_last_and_how_fresh_that_i
     observations = Observations(
         capacity_bytes_by_broker=dict.fromkeys(configured, 100), forget_broker_after_s=1e9
     )
-    latest: dict[int, _Heard | _Missed] = {}  # the outcome that counts
-    heard_at_s: dict[int, float] = {}
-    silent_since_s: dict[int, float] = {}
-    known: set[int] = set()
+    told: dict[int, _Told] = {}
+    alive: frozenset[int] = frozenset()
+    leader_id: int | None = None
     listed_at_s: float | None = None
     for now_s, event in enumerate(course):
         match event:
             case _Listed():
                 observations.hear_layout(_layout(event), asked_at_s=now_s)
-                known |= event.brokers | configured | set(event.replica_ids or ())
+                alive = event.brokers
+                if event.placed is not None:
+                    leader_id = event.placed.leader_id
+                for broker_id in (
+                    event.brokers | configured | set(event.placed.replica_ids if event.placed else ())
+                ):
+                    told.setdefault(broker_id, _Told())
                 listed_at_s = now_s
             case _Heard(broker_id, used_bytes):
                 observations.hear_storage(broker_id, _storage(used_bytes), asked_at_s=now_s, latency_s=0.1)
-                if broker_id in known:
-                    latest[broker_id] = event
-                    heard_at_s[broker_id] = now_s
-                    silent_since_s.pop(broker_id, None)
+                if broker_id in told:
+                    told[broker_id] = _Told(used_bytes, now_s, led=broker_id == leader_id)
             case _Missed(broker_id):
-                observations.miss(broker_id, asked_at_s=now_s)
-                if broker_id in known:
-                    latest[broker_id] = event
-                    silent_since_s.setdefault(broker_id, now_s)
+                is_open = observations.miss(broker_id, asked_at_s=now_s)
+                if broker_id in told:
+                    told[broker_id].missed_at_s.append(now_s)
+        for broker_id, one in told.items():
+            one.look(is_listed=broker_id in alive, leads=broker_id == leader_id)
+        if isinstance(event, _Missed):
+            assert is_open == (event.broker_id in told and not told[event.broker_id].is_down)
 
         assembled = observations.assemble(now_s=now_s, wall_now_s=WALL_BEGIN_S + now_s)
-        if listed_at_s is None or known - latest.keys():
+        if listed_at_s is None or any(t.used_bytes is None and not t.missed_at_s for t in told.values()):
             assert assembled is None
         if assembled is None:
             continue
         snapshot = assembled.snapshot
-        assert set(snapshot.brokers) == known == observations.broker_ids
+        assert set(snapshot.brokers) == told.keys() == observations.broker_ids
         assert snapshot.taken_at_s == WALL_BEGIN_S + assembled.measured_at_s
         for broker_id, broker in snapshot.brokers.items():
-            outcome = latest[broker_id]
-            assert broker.is_reachable == isinstance(outcome, _Heard)
-            if isinstance(outcome, _Heard):
-                assert broker.used_bytes == outcome.used_bytes
-                assert assembled.measured_at_s <= heard_at_s[broker_id]
-            else:
-                assert broker.unreachable_since_s == WALL_BEGIN_S + silent_since_s[broker_id]
-        reachable = [heard_at_s[b] for b, outcome in latest.items() if isinstance(outcome, _Heard)]
-        if reachable:
-            assert assembled.measured_at_s == min(listed_at_s, *reachable)
+            one = told[broker_id]
+            assert broker.is_reachable == (not one.is_down)
+            assert broker.used_bytes == (one.used_bytes or 0)
+            if not one.missed_at_s:
+                assert assembled.measured_at_s <= one.heard_at_s
+            if one.is_down:
+                assert broker.unreachable_since_s == WALL_BEGIN_S + one.missed_at_s[0]
+        answering = [one.heard_at_s for one in told.values() if not one.missed_at_s]
+        if answering:
+            assert assembled.measured_at_s == min(listed_at_s, *answering)
+
+
+@given(
+    st.lists(st.sampled_from(["answers", "misses"]), max_size=60),
+    st.booleans(),
+)
+def test_a_broker_that_the_cluster_counts_as_alive_is_left_after_three_misses_in_a_row_and_never_before(
+    outcomes: list[str], leads: bool
+) -> None:
+    observations = Observations()
+    listed = _Listed(frozenset({1, 2}), _Placed((1, 2), 1 if leads else 2))
+    in_a_row = 0
+    observations.hear_layout(_layout(listed), asked_at_s=0.0)
+    observations.hear_storage(2, _storage(5), asked_at_s=0.0, latency_s=0.1)
+    observations.hear_storage(1, _storage(5), asked_at_s=0.0, latency_s=0.1)
+    for now_s, outcome in enumerate(outcomes, start=1):
+        if outcome == "answers":
+            observations.hear_storage(1, _storage(5), asked_at_s=now_s, latency_s=0.1)
+            in_a_row = 0
+        else:
+            observations.miss(1, asked_at_s=now_s)
+            in_a_row += 1
+        observations.hear_layout(_layout(listed), asked_at_s=now_s)
+        assembled = observations.assemble(now_s=now_s, wall_now_s=now_s)
+        assert assembled is not None
+        assert assembled.snapshot.brokers[1].is_reachable == (in_a_row < 3)

@@ -12,6 +12,8 @@ from telemetry_collector import CollectorClosedError, CollectorConfig, NoFreshSn
 from telemetry_collector.collector import Collector
 from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
+WaitUntil = Callable[[Callable[[], bool]], None]
+
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
 CONFIG = CollectorConfig(
     interval_s=0.05, full_interval_s=0.05, deadline_s=0.1, age_max_s=120.0, backoff_initial_s=0.05
@@ -42,11 +44,13 @@ def test_without_an_answer_in_time_the_error_says_what_each_question_failed_of(
     assert raised.value.reasons["cluster_metadata"] == "connection refused"
 
 
-def test_an_unreachable_broker_does_not_keep_a_snapshot_from_being_fresh() -> None:
+def test_an_unreachable_broker_does_not_keep_a_snapshot_from_being_fresh(wait_until: WaitUntil) -> None:
     cluster = _cluster()
     with _collector(cluster) as collector:
         collector.snapshot()
         cluster.paused.add(2)
+        collector.snapshot(max_age_s=0.0)
+        wait_until(lambda: not collector.snapshot().brokers[2].is_reachable)
         snapshot = collector.snapshot(max_age_s=0.0)
         assert not snapshot.brokers[2].is_reachable
         assert snapshot.brokers[1].is_reachable

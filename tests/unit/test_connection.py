@@ -111,9 +111,19 @@ def test_an_address_without_host_or_port_is_refused(address: str) -> None:
         ({"collector_url": "http://me:secret@host:1"}, "is not http://host:port"),
         ({"collector_url": "http://host:99999"}, "is not http://host:port"),
         ({"collector_url": "http://host:1", "weights_path": "/w"}, "weights_path /w would be ignored"),
+        (
+            {"collector_url": "http://host:1", "without_collector": "sample"},
+            "without_collector 'sample' can't be used with collector_url: all producers of the service at "
+            "http://host:1 would ask every broker",
+        ),
         ({"bootstrap_server": "typo"}, "Extra inputs are not permitted"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(fields: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         Connection.model_validate({"bootstrap_servers": "kafka:9092", **fields})
+
+
+def test_without_an_answer_of_a_collector_shares_are_even_unless_no_service_is_named() -> None:
+    assert Connection(bootstrap_servers="a:1", collector_url="http://host:1").without_collector == "even"
+    Connection(bootstrap_servers="a:1", without_collector="sample")  # what is done there anyway

@@ -179,6 +179,17 @@ def test_what_a_connection_file_says_about_telemetry_stays(
     assert (connection.collector_url, connection.without_collector) == ("http://here:2", "even")
 
 
+def test_a_service_of_the_environment_is_refused_where_the_file_says_to_measure_without_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EVENLOAD_COLLECTOR_URL", "http://collector:9405")
+    path = tmp_path / "sampling.json"
+    path.write_text('{"bootstrap_servers": "a:1", "without_collector": "sample"}')
+
+    with pytest.raises(ValueError, match="EVENLOAD_COLLECTOR_URL: without_collector 'sample' can't be used"):
+        resolve_connection(connection_file=path)
+
+
 def test_a_file_of_weights_is_for_producers_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENLOAD_WEIGHTS", "/weights.json")
 

@@ -1,10 +1,9 @@
-"""What comes of a collector service that misbehaves: nothing worse than measuring for oneself."""
+"""What comes of a collector service that misbehaves: nothing worse than even shares."""
 
 from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,13 +12,13 @@ import aiohttp
 import pytest
 
 from kafka_connection import Connection
-from telemetry_collector import CollectorConfig
+from telemetry_collector import CollectorConfig, NoFreshSnapshotError
 from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.service import service_requests
 from telemetry_collector.service.client import RemoteCollector
 from telemetry_collector.service.testing import FakeService
-from telemetry_collector.sources.source import Source
-from telemetry_collector.testing import FakeCluster, make_snapshot
+from telemetry_collector.sources.source import Question, Source
+from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 from telemetry_collector.weights import Weights
 
 # What is known gets old when a test sets the clock, and no answer is given up because the machine is busy.
@@ -35,7 +34,7 @@ CONFIG = CollectorConfig(
 # From this age on somebody looks for something newer; it isn't stale yet.
 OLD_S = 600.0
 IMPATIENT = CONFIG.model_copy(update={"deadline_s": 0.3})
-# What a service says and what one measures oneself can be told apart by broker 1's bytes.
+# What a service says and what a producer would measure itself can be told apart by broker 1's bytes.
 BY_SERVICE, BY_ITSELF = 111, 222
 
 MakeRemote = Callable[..., RemoteCollector]
@@ -96,6 +95,26 @@ def _failure(collector: RemoteCollector) -> str:
     return collector.statistics.failures.get("collector_service", "")
 
 
+class _Asked:
+    """What a producer asks of its own brokers."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self._made: list[tuple[FakeSource, FakeSource]] = []
+
+    def sources(self) -> Sequence[Source]:
+        self._made.append(self._cluster.sources())
+        return self._made[-1]
+
+    @property
+    def layouts(self) -> list[Question]:
+        return [question for layout, _ in self._made for question in layout.questions]
+
+    @property
+    def log_dirs(self) -> list[Question]:
+        return [question for _, log_dirs in self._made for question in log_dirs.questions]
+
+
 MISBEHAVIOURS = [
     (FakeService.garbage, "its answer can't be read: Invalid JSON"),
     (FakeService.fault, "it answered with status 502"),
@@ -107,9 +126,10 @@ MISBEHAVIOURS = [
 
 
 @pytest.mark.parametrize(("misbehaviour", "reason"), MISBEHAVIOURS, ids=lambda v: getattr(v, "__name__", ""))
-def test_while_a_service_misbehaves_brokers_are_measured_from_here(
+def test_while_a_service_misbehaves_what_is_known_grows_stale_and_no_broker_is_measured(
     service: FakeService,
     make: MakeRemote,
+    own: FakeCluster,
     misbehaviour: Any,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -117,14 +137,16 @@ def test_while_a_service_misbehaves_brokers_are_measured_from_here(
     wait_until: WaitUntil,
 ) -> None:
     monkeypatch.setattr(service_requests, "_ANSWER_MAX_BYTES", 1 << 20)
-    with make(config=IMPATIENT if misbehaviour is FakeService.silence else CONFIG) as collector:
+    asked = _Asked(own)
+    with make(asked.sources, IMPATIENT if misbehaviour is FakeService.silence else CONFIG) as collector:
         # Who is impatient may find a good service too slow, too, as long as nothing of it is known.
         wait_until(lambda: _used_bytes(collector) == BY_SERVICE and not collector.is_without_service)
         num_before = collector.num_without_service
         service.misbehave = misbehaviour
         clock.forward(OLD_S)
-        wait_until(lambda: _used_bytes(collector) == BY_ITSELF)
-        assert collector.is_without_service
+        wait_until(lambda: collector.is_without_service)
+        clock.forward(OLD_S)
+        assert _used_bytes(collector) is None
         assert collector.num_without_service == num_before + 1
         wait_until(lambda: reason in _failure(collector))  # at first, its answer was from before
         assert collector.statistics.num_faults["collector_service"] == 0
@@ -133,42 +155,17 @@ def test_while_a_service_misbehaves_brokers_are_measured_from_here(
         assert not collector.is_without_service
         wait_until(lambda: _failure(collector) == "")
         assert collector.num_without_service == num_before + 1
+    assert asked.log_dirs == []
+    assert len(asked.layouts) == 1  # for the cluster's id
 
 
-def test_what_is_known_never_gets_stale_while_a_service_fails_and_comes_back(
-    service: FakeService, make: MakeRemote, clock: Clock, wait_until: WaitUntil
-) -> None:
-    with make() as collector:
-        collector.snapshot()
-        is_over = threading.Event()
-        seen: list[int | None] = []
-
-        def watch() -> None:
-            while not is_over.wait(0.005):
-                seen.append(_used_bytes(collector))
-
-        watching = threading.Thread(target=watch)
-        watching.start()
-        service.misbehave = FakeService.fault
-        clock.forward(OLD_S)
-        wait_until(lambda: BY_ITSELF in seen[-1:])
-        service.misbehave = None
-        wait_until(lambda: BY_SERVICE in seen[-1:])
-        is_over.set()
-        watching.join()
-        assert None not in seen
-
-
-def test_a_service_that_is_not_there_from_the_start_costs_a_moment(own: FakeCluster) -> None:
+def test_nobody_waits_for_a_service_that_is_not_there(own: FakeCluster) -> None:
     connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url="http://127.0.0.1:9")
     with RemoteCollector(connection, CONFIG, ["t"], make_sources=own.sources) as collector:
-        snapshot = collector.snapshot(max_age_s=0.0)
-        assert snapshot.brokers[1].used_bytes == BY_ITSELF
-        assert set(snapshot.topics) == {"t"}
-        assert _failure(collector) == "connection refused"
-        collector.watch(["u"])
-        own.snapshot = make_snapshot([1], topics={"u": [(1,)]})
-        assert set(collector.snapshot(max_age_s=0.0).topics) == {"u"}
+        for _ in range(3):  # also the second topic's first record
+            with pytest.raises(NoFreshSnapshotError, match="collector_service: connection refused"):
+                collector.snapshot(max_age_s=0.0, timeout_s=3600.0)
+        assert collector.cache.latest() is None
 
 
 def test_a_service_whose_name_is_not_known_is_said_to_be_so(
@@ -180,7 +177,8 @@ def test_a_service_whose_name_is_not_known_is_said_to_be_so(
     monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", unknown)
     connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url="http://nowhere.invalid:1")
     with RemoteCollector(connection, CONFIG, ["t"], make_sources=own.sources) as collector:
-        collector.snapshot()
+        with pytest.raises(NoFreshSnapshotError):
+            collector.snapshot()
         assert _failure(collector) == "its host name can't be looked up: Name or service not known"
 
 
@@ -191,26 +189,19 @@ def test_a_service_that_is_restarted_is_used_again(
         collector.snapshot()
         service.__exit__(None, None, None)
         clock.forward(OLD_S)
-        wait_until(lambda: _used_bytes(collector) == BY_ITSELF)
+        wait_until(lambda: collector.is_without_service)
         service.__enter__()
         wait_until(lambda: _used_bytes(collector) == BY_SERVICE)
 
 
-def test_falling_back_lets_what_is_known_grow_stale_and_measures_nothing(
+def test_going_without_a_service_is_said_once(
     service: FakeService,
     make: MakeRemote,
-    own: FakeCluster,
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
     wait_until: WaitUntil,
 ) -> None:
-    asked: list[Sequence[Source]] = []
-
-    def make_sources() -> Sequence[Source]:
-        asked.append(own.sources())
-        return asked[-1]
-
-    with make(make_sources, without_collector="even") as collector:
+    with make() as collector:
         collector.snapshot()
         service.misbehave = FakeService.fault
         clock.forward(OLD_S)
@@ -219,7 +210,6 @@ def test_falling_back_lets_what_is_known_grow_stale_and_measures_nothing(
         clock.forward(OLD_S)
         assert _used_bytes(collector) is None
         assert collector.num_without_service == 1
-        assert len(asked) == 1  # for the cluster's id, and nobody else
     (said,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
     assert said == (
         f"the collector service at {service.url} can't be used: it answered with status 502; "
@@ -232,7 +222,7 @@ def test_the_service_of_another_cluster_is_refused_in_a_sentence_and_told_nothin
 ) -> None:
     own.snapshot = make_snapshot([BY_ITSELF, 0], topics={"t": [(1,)]}, cluster_id="ours")
     with make() as collector:
-        assert collector.snapshot().brokers[1].used_bytes == BY_ITSELF
+        wait_until(lambda: collector.is_without_service)
         assert _failure(collector) == (
             "it measures cluster 'test-cluster', but the brokers at 127.0.0.1:1 belong to cluster 'ours'; "
             "correct collector_url"
@@ -248,7 +238,7 @@ def test_nothing_of_a_service_is_used_until_our_own_brokers_have_said_which_clus
     make: MakeRemote, own: FakeCluster, wait_until: WaitUntil
 ) -> None:
     own.killed |= {1, 2}
-    with make(without_collector="even") as collector:
+    with make() as collector:
         wait_until(lambda: collector.statistics.num_failures["cluster_id"] > 2)
         assert collector.cache.latest() is None
         assert collector.statistics.failures == {"cluster_id": "broker 1: connection refused"}
@@ -264,7 +254,7 @@ def test_a_service_whose_own_measurements_are_old_is_not_used(
         wait_until(lambda: _used_bytes(collector) == BY_SERVICE)
         assert isinstance(service.cluster, FakeCluster)
         service.cluster.paused |= {1, 2}  # for the service; we reach them
-        wait_until(lambda: _used_bytes(collector) == BY_ITSELF)
+        wait_until(lambda: _used_bytes(collector) is None)
         wait_until(lambda: "its latest measurement is" in _failure(collector))
 
 

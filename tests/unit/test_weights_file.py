@@ -19,13 +19,56 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "weights.json"
 
 
-def test_without_a_file_there_are_none_and_it_may_come_and_go(path: Path) -> None:
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def test_until_there_is_a_file_there_are_none_which_is_said_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = WeightsFile(path)
-    assert file.latest() is None
+    for _ in range(3):
+        assert file.latest() is None
+    assert _said(caplog) == [f"weights file {path}: it isn't there; no weights are in force until it is"]
     file.write(HALF)
     assert file.latest() == HALF
+    assert file.complaint is None
+
+
+def test_a_file_that_vanishes_changes_nothing_until_there_is_another(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = WeightsFile(path)
+    file.write(NONE)
+    assert file.latest() == NONE
+    moved = path.rename(path.with_name("moved.json"))  # what an editor and a swapped mount do
+    for _ in range(3):
+        assert file.latest() == NONE
+    assert _said(caplog) == [
+        f"weights file {path}: it is gone; the weights in force are kept "
+        "(a file that says {} takes them away)"
+    ]
+    moved.rename(path)
+    assert file.latest() == NONE
+    assert file.complaint is None
+    path.write_text("{}")
+    assert file.latest() == Weights()
+
+
+@pytest.mark.parametrize("content", [None, b"{"])
+def test_the_course_of_a_file_never_takes_weights_away(path: Path, content: bytes | None) -> None:
+    file = WeightsFile(path)
+    file.write(NONE)
+    file.latest()
+    if content is not None:
+        path.write_bytes(content)
+        assert file.latest() == NONE
     path.unlink()
-    assert file.latest() is None
+    assert file.latest() == NONE
+    path.write_bytes(b"{")
+    assert file.latest() == NONE
+    path.write_text('{"brokers": {"1": 0.5}}')
+    assert file.latest() == HALF
 
 
 def test_an_edit_is_seen_and_an_unchanged_file_is_not_read(path: Path) -> None:
