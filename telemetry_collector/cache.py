@@ -72,8 +72,12 @@ class SnapshotCache:
             age_s = snapshot.age_s(self._wall_clock())
         self._entry = _Entry(snapshot, max(0.0, age_s), self._monotonic_clock())
 
+    def forget(self) -> None:
+        """Hold none until the next is put in: what the last one said holds no longer, however young it is."""
+        self._entry = None
+
     def latest(self) -> CachedSnapshot | None:
-        """The snapshot put in last, or None before the first. Costs about a microsecond."""
+        """The snapshot put in last; None before the first or if forgotten. Costs about a microsecond."""
         entry = self._entry
         if entry is None:
             return None

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kafka_connection import Connection
 from telemetry_collector.config import CollectorConfig
+from telemetry_collector.errors import ClusterChangedError
 from telemetry_collector.measuring import Measuring
 from telemetry_collector.observation import Assembled
 from telemetry_collector.reports import Intent, RouteReport
@@ -49,7 +50,8 @@ class Collector(SnapshotThread):
             closed with the collector.
         publish: told of each snapshot too, in the collector's thread.
         is_for_many: whether topics are named by others: one that may not be described is then left out and
-            said in a warning, where it would else be the reason why nothing is measured.
+            said in a warning, where it would else be the reason why nothing is measured. When another cluster
+            answers at its addresses, it fails with that; one for its own process follows.
         clock: monotonic seconds, of which ages are made.
     """
 
@@ -138,42 +140,59 @@ class Collector(SnapshotThread):
     # In the collector's thread.
 
     async def _run(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for source in (*(self._given_sources or ()), *self._more_sources):
+                stack.push_async_callback(source.close)
+            while True:
+                try:
+                    await self._measure()
+                except ClusterChangedError as error:
+                    if self._is_for_many:
+                        # What loads have announced and operators have weighted is of the other cluster, too.
+                        raise
+                    self._follow(error.known_id, error.found_id)
+                    self._counter.count_cluster_change()
+                else:
+                    return
+
+    async def _measure(self) -> None:
+        """Measure one cluster until stopped."""
         rng = random.Random()
         async with contextlib.AsyncExitStack() as stack:
             sources = self._given_sources
             if sources is None:
                 requests = KafkaRequests(self._connection)
                 stack.push_async_callback(requests.close)
-                sources = [
-                    ClusterMetadataSource(
-                        requests,
-                        hedge_delay_s=self._config.hedge_delay_s,
-                        rng=rng,
-                        is_for_many=self._is_for_many,
-                    ),
-                    LogDirsSource(
-                        requests, capacity_bytes_by_broker=self._connection.capacity_bytes_by_broker
-                    ),
-                    TopicLimitsSource(requests, rng=rng),
-                    *_exporter_sources(self._config),
-                ]
-            sources = [*sources, *self._more_sources]
-            for source in sources:
-                stack.push_async_callback(source.close)
+                sources = self._make_sources(requests, rng)
+                for source in sources:
+                    stack.push_async_callback(source.close)
             with self._news:
                 measuring = self._measuring = Measuring(
-                    sources,
+                    [*sources, *self._more_sources],
                     self._config,
                     topics=lambda: self._topics,
+                    bootstrap_servers=self._connection.bootstrap_servers,
                     capacity_bytes_by_broker=self._connection.capacity_bytes_by_broker,
                     publish=self._publish,
                     counter=self._counter,
                     rng=rng,
-                    clock=self._clock,
                 )
                 if not self._begin(measuring.stop):
                     return
             await measuring.run()
+
+    def _make_sources(self, requests: KafkaRequests, rng: random.Random) -> Sequence[Source]:
+        return [
+            ClusterMetadataSource(
+                requests,
+                hedge_delay_s=self._config.hedge_delay_s,
+                rng=rng,
+                is_for_many=self._is_for_many,
+            ),
+            LogDirsSource(requests, capacity_bytes_by_broker=self._connection.capacity_bytes_by_broker),
+            TopicLimitsSource(requests, rng=rng),
+            *_exporter_sources(self._config),
+        ]
 
 
 def sample_once(

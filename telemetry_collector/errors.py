@@ -4,6 +4,7 @@
     ├── NoFreshSnapshotError     nothing new enough came before the deadline (retriable)
     ├── CollectorClosedError     it was asked before start() or after close()
     ├── ServiceUnusableError     the collector service gave nothing that can be used (retriable)
+    ├── ClusterChangedError      another cluster answers by now
     └── SourceError              one question to one broker failed; the collector counts it and goes on
         ├── BrokerUnreachableError   no answer, or the connection broke (retriable)
         ├── AccessRefusedError       the cluster's ACLs or our credentials don't allow the question
@@ -21,6 +22,7 @@ __all__ = [
     "AccessRefusedError",
     "BadAnswerError",
     "BrokerUnreachableError",
+    "ClusterChangedError",
     "CollectorClosedError",
     "CollectorError",
     "NoFreshSnapshotError",
@@ -90,6 +92,28 @@ class ServiceUnusableError(CollectorError):
 
     def __str__(self) -> str:
         return f"the collector service can't be used: {self.reason}"
+
+
+class ClusterChangedError(CollectorError):
+    """Brokers at the addresses that we were given belong to another cluster than before.
+
+    Attributes:
+        bootstrap_servers: the addresses.
+        known_id: the id of the cluster that was measured.
+        found_id: the id of the one that answers now.
+    """
+
+    def __init__(self, bootstrap_servers: str, known_id: str, found_id: str) -> None:
+        super().__init__(bootstrap_servers, known_id, found_id)
+        self.bootstrap_servers = bootstrap_servers
+        self.known_id = known_id
+        self.found_id = found_id
+
+    def __str__(self) -> str:
+        return (
+            f"the brokers at {self.bootstrap_servers} belong to cluster {self.found_id!r} now, not to "
+            f"{self.known_id!r}, which was measured so far; start the collector again to measure that one"
+        )
 
 
 class SourceError(CollectorError):

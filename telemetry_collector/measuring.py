@@ -9,6 +9,9 @@ task that asks, enters what it heard or didn't, and waits for its next turn. Con
                       the cluster is asked at once whether the broker is alive (observation.py)
     refresh()      -> asked at once: first the cluster, then, knowing the layout, every broker
 
+An answer of another cluster is refused. When the next one is of that cluster too, all conversations end with
+`ClusterChangedError`: nothing of what was heard holds there, and whoever measures decides what to do.
+
 A snapshot is published when something was heard and no answer is outstanding from a broker that used to
 answer; the slowest of them is waited for no longer than `straggler_wait_s`, then it is published again.
 What comes from sources that aren't essential has ticks of its own, is not waited for, and is in the next
@@ -37,7 +40,13 @@ from dataclasses import dataclass, field
 
 from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import AccessRefusedError, BadAnswerError, BrokerUnreachableError, SourceError
+from telemetry_collector.errors import (
+    AccessRefusedError,
+    BadAnswerError,
+    BrokerUnreachableError,
+    ClusterChangedError,
+    SourceError,
+)
 from telemetry_collector.observation import Assembled, BrokerStorage, ClusterLayout, Observations, TopicLimits
 from telemetry_collector.schedule import Ticks, backoff_s
 from telemetry_collector.sources.source import Observation, Question, Source
@@ -80,6 +89,7 @@ class Measuring:
         config: how often, how long.
         topics: says which topics matter, None for all; asked for each question, after its time is taken:
             what is measured from some time on is of all topics that mattered by then.
+        bootstrap_servers: how the cluster is reached, for sentences.
         capacity_bytes_by_broker: configured capacities.
         publish: called in the loop with each new snapshot.
         counter: counts answers and failures.
@@ -94,6 +104,7 @@ class Measuring:
         config: CollectorConfig,
         *,
         topics: Callable[[], frozenset[str] | None],
+        bootstrap_servers: str,
         capacity_bytes_by_broker: Mapping[int, int],
         publish: Callable[[Assembled], None],
         counter: StatisticsCounter,
@@ -104,6 +115,7 @@ class Measuring:
         self._config = config
         self._sources = sources
         self._topics = topics
+        self._bootstrap_servers = bootstrap_servers
         self._publish = publish
         self._counter = counter
         self._rng = rng
@@ -122,9 +134,15 @@ class Measuring:
         self._all_are_in = asyncio.Event()
         self._has_changed = asyncio.Event()
         self._is_stopped = asyncio.Event()
+        self._found_id: str | None = None  # of another cluster that has answered last
+        self._has_cluster_changed = False
 
     async def run(self) -> None:
-        """Measure until `stop` is called; then nothing is left running."""
+        """Measure until `stop` is called; then nothing is left running.
+
+        Raises:
+            ClusterChangedError: another cluster answers, twice in a row; nothing is left running either.
+        """
         async with asyncio.TaskGroup() as tasks:
             publishing = tasks.create_task(self._publish_changes())
             for source in self._sources:
@@ -135,6 +153,12 @@ class Measuring:
             for talk in self._conversations.values():
                 assert talk.task is not None
                 talk.task.cancel()
+        if self._has_cluster_changed:
+            assert self._observations.layout is not None
+            assert self._found_id is not None
+            raise ClusterChangedError(
+                self._bootstrap_servers, self._observations.layout.cluster_id, self._found_id
+            )
 
     def stop(self) -> None:
         """End `run`."""
@@ -222,16 +246,23 @@ class Measuring:
 
     def _hear_layout(self, layout: ClusterLayout, asked_at_s: float) -> None:
         known = self._observations.layout
+        if known is not None and known.cluster_id != layout.cluster_id:
+            # One such answer may be a stray: where two clusters are behind the addresses, of either.
+            self._has_cluster_changed = self._found_id == layout.cluster_id
+            self._found_id = layout.cluster_id
+            if self._has_cluster_changed:
+                self._is_stopped.set()
+            raise BadAnswerError(
+                "any", f"it belongs to cluster {layout.cluster_id!r}, not to {known.cluster_id!r}"
+            )
+        self._found_id = None
         listed_before = known.racks if known is not None else {}
         back = [
             talk
             for talk in self._conversations.values()
             if talk.broker_id in layout.racks and talk.num_failures and talk.broker_id not in listed_before
         ]
-        try:
-            self._observations.hear_layout(layout, asked_at_s=asked_at_s)
-        except ValueError as error:
-            raise BadAnswerError("any", str(error)) from error
+        self._observations.hear_layout(layout, asked_at_s=asked_at_s)
         for talk in back:
             talk.wake.set()
 

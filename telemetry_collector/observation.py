@@ -218,14 +218,9 @@ class Observations:
         return frozenset(self._brokers)
 
     def hear_layout(self, layout: ClusterLayout, *, asked_at_s: float) -> None:
-        """Enter the cluster's answer to a question that was asked at `asked_at_s`.
-
-        Raises:
-            ValueError: it is the answer of another cluster than before.
-        """
+        """Enter the answer to a question that was asked at `asked_at_s`; always of the same cluster."""
         known = self._layout
-        if known is not None and known.cluster_id != layout.cluster_id:
-            raise ValueError(f"it belongs to cluster {layout.cluster_id!r}, not to {known.cluster_id!r}")
+        assert known is None or known.cluster_id == layout.cluster_id
         topics = layout.topics
         if topics is None:
             topics = known.topics if known is not None else None

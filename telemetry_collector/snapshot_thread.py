@@ -21,7 +21,7 @@ from typing import Self
 from kafka_connection import Connection
 from telemetry_collector.cache import SnapshotCache
 from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import CollectorClosedError, NoFreshSnapshotError
+from telemetry_collector.errors import ClusterChangedError, CollectorClosedError, NoFreshSnapshotError
 from telemetry_collector.observation import Assembled
 from telemetry_collector.snapshot import ClusterSnapshot
 from telemetry_collector.statistics import CollectorStatistics
@@ -126,6 +126,7 @@ class SnapshotThread(ABC):
             NoFreshSnapshotError: nobody has answered in time, with what each question failed of; at once when
                 nobody will.
             CollectorClosedError: the collector hasn't been started, has been closed, or has failed.
+            ClusterChangedError: it is for many, and another cluster answers by now.
         """
         if max_age_s is None:
             max_age_s = self._config.age_max_s
@@ -163,8 +164,11 @@ class SnapshotThread(ABC):
 
         Raises:
             CollectorClosedError: it hasn't been started, has been closed, or has failed.
+            ClusterChangedError: it is for many, and another cluster answers by now.
         """
         with self._news:
+            if isinstance(self._failure, ClusterChangedError):
+                raise self._failure
             if self._failure is not None:
                 raise CollectorClosedError(
                     f"it failed ({self._failure!r}); make another one"
@@ -188,6 +192,18 @@ class SnapshotThread(ABC):
             self._assembled = assembled
             self._news.notify_all()
 
+    def _follow(self, known_id: str, found_id: str) -> None:
+        """Nothing that is known holds any more: it was of another cluster than the one that answers now."""
+        _log.warning(
+            "the brokers at %s belong to cluster %r now, not to %r; shares are even until it is measured",
+            self._connection.bootstrap_servers,
+            found_id,
+            known_id,
+        )
+        with self._news:
+            self.cache.forget()
+            self._assembled = None
+
     # In the thread.
 
     def _begin(self, stop: Callable[[], None]) -> bool:
@@ -201,7 +217,10 @@ class SnapshotThread(ABC):
         try:
             asyncio.run(self._run())
         except BaseException as error:  # noqa: BLE001 - kept for whoever asks for a snapshot
-            _log.exception("the collector failed; its snapshots will grow stale")
+            if not isinstance(
+                error, ClusterChangedError
+            ):  # which is no fault, and ends a service in a sentence
+                _log.exception("the collector failed; its snapshots will grow stale")
             with self._news:
                 self._failure = error
         finally:

@@ -24,6 +24,7 @@ class CollectorStatistics:
         num_snapshots: snapshots put into the cache.
         failures: what was asked and has no answer since, each with the reason.
         warnings: whose answers are used though something in them looks wrong, each with what that is.
+        num_cluster_changes: how often another cluster answered from some time on, and was followed.
     """
 
     num_answers: Mapping[str, int]
@@ -32,6 +33,7 @@ class CollectorStatistics:
     num_snapshots: int
     failures: Mapping[str, str]
     warnings: Mapping[str, str] = field(default_factory=dict)
+    num_cluster_changes: int = 0
 
 
 class StatisticsCounter:
@@ -43,6 +45,7 @@ class StatisticsCounter:
         self._failures = dict.fromkeys(names, 0)
         self._faults = dict.fromkeys(names, 0)
         self._num_snapshots = 0
+        self._num_cluster_changes = 0
         self._open: Mapping[str, str] = MappingProxyType({})
         self._warnings: Mapping[str, str] = MappingProxyType({})
 
@@ -68,6 +71,11 @@ class StatisticsCounter:
         """Count a snapshot put into the cache."""
         self._num_snapshots += 1
 
+    def count_cluster_change(self) -> None:
+        """Count that another cluster is asked from now on; no question to the last one is open."""
+        self._num_cluster_changes += 1
+        self._open = self._warnings = MappingProxyType({})
+
     def read(self) -> CollectorStatistics:
         """The counts as they are now; from any thread."""
         return CollectorStatistics(
@@ -77,6 +85,7 @@ class StatisticsCounter:
             num_snapshots=self._num_snapshots,
             failures=self._open,
             warnings=self._warnings,
+            num_cluster_changes=self._num_cluster_changes,
         )
 
 

@@ -172,8 +172,13 @@ class RemoteCollector(SnapshotThread):
         self._is_without_service = False
         _log.warning("the collector service at %s can be used again", self._url)
 
+    def follow(self, known_id: str, found_id: str) -> None:
+        """Our own brokers belong to another cluster than before (polling.py)."""
+        self._follow(known_id, found_id)
+        self._counter.count_cluster_change()
+
     async def _ask_cluster_id(self) -> str:
-        """Which cluster our own brokers belong to: asked once, over connections that are closed again."""
+        """Which cluster our own brokers belong to: asked seldom, over connections that are closed again."""
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
             if self._make_sources is not None:

@@ -87,6 +87,7 @@ class CollectorService:
 
         Raises:
             CollectorClosedError: nothing will ever be measured again.
+            ClusterChangedError: another cluster than before answers.
         """
         while True:
             await asyncio.sleep(self.config.weights_poll_s)

@@ -6,7 +6,8 @@
     usable again     -> back to it
 
 Usable is an answer about the cluster that our own brokers belong to, measured not too long ago. Until our
-brokers have said which cluster that is, nothing of a service is used, and nothing is told to it.
+brokers have said which cluster that is, nothing of a service is used, and nothing is told to it. Where a
+service says another one, they are asked again: a cluster may have been replaced by another one.
 
 What is to be told (intents, reports) is kept only while a service is usable, the latest of each; a failure
 to tell is counted, not repeated: intents and reports are told anew all the time, and expire.
@@ -60,6 +61,9 @@ class Listener(Protocol):
     async def come_back(self) -> None:
         """It does again."""
 
+    def follow(self, known_id: str, found_id: str) -> None:
+        """Our own brokers belong to another cluster than before."""
+
 
 class Polling:
     """Asks one service until stopped.
@@ -100,6 +104,7 @@ class Polling:
         self._rng = rng
         self._ticks = Ticks(config.interval_s, jitter=config.jitter, rng=rng)
         self._cluster_id: str | None = None
+        self._is_cluster_in_doubt = False
         self._max_age_s: float | None = None
         self._tag_by_question: dict[object, str | None] = {}  # of the last answer that proved usable
         self._measured_at_s: float | None = None
@@ -180,9 +185,9 @@ class Polling:
     async def _ask(self) -> None:
         asked = CLUSTER_ID
         try:
-            if self._cluster_id is None:
-                self._cluster_id = await self._ask_cluster_id()
-                self._counter.count_answer(CLUSTER_ID, CLUSTER_ID)
+            if self._cluster_id is None or self._is_cluster_in_doubt:
+                self._learn_cluster(await self._ask_cluster_id())
+            assert self._cluster_id is not None
             asked = SERVICE_NAME
             await self._ask_service(self._cluster_id)
         except (ServiceUnusableError, SourceError) as error:
@@ -193,6 +198,14 @@ class Polling:
             await self._miss(asked, repr(error), is_fault=True)
         else:
             await self._hit()
+
+    def _learn_cluster(self, found_id: str) -> None:
+        self._counter.count_answer(CLUSTER_ID, CLUSTER_ID)
+        known_id, self._cluster_id, self._is_cluster_in_doubt = self._cluster_id, found_id, False
+        if known_id is not None and known_id != found_id:
+            self._measured_at_s = None
+            self._tag_by_question = {}
+            self._listener.follow(known_id, found_id)
 
     async def _ask_service(self, cluster_id: str) -> None:
         max_age_s, self._max_age_s = self._max_age_s, None
@@ -208,6 +221,7 @@ class Polling:
         answer = tagged.answer
         found_id = answer.snapshot.cluster_id
         if found_id != cluster_id:
+            self._is_cluster_in_doubt = True
             raise ServiceUnusableError(
                 f"it measures cluster {found_id!r}, but the brokers at {self._bootstrap_servers} "
                 f"belong to cluster {cluster_id!r}; correct collector_url"

@@ -78,6 +78,8 @@ async def serve(
 
     Raises:
         OSError: it can't listen there.
+        ClusterChangedError: another cluster answers at the addresses by now: what was announced, reported and
+            weighted is of the one before, and a supervisor starts another service.
         ModuleNotFoundError: pushing needs a package that is not installed.
     """
     stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()

@@ -66,7 +66,10 @@ class ClusterMetadataSource:
                 if question.topics is None and question.is_full:
                     response = await self._ask(node, None, question.timeout_s)
                 layout = _layout(node, response, has_topics=has_topics, is_for_many=self._is_for_many)
-                await self._requests.learn_brokers(response)
+                known = question.layout
+                if known is None or known.cluster_id == layout.cluster_id:
+                    # Another cluster's brokers have the same ids: they would be asked in place of ours.
+                    await self._requests.learn_brokers(response)
         except TimeoutError as error:
             reason = f"no broker answered within {question.timeout_s:g} s"
             raise BrokerUnreachableError("any", reason) from error

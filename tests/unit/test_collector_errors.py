@@ -11,6 +11,7 @@ from telemetry_collector import (
     AccessRefusedError,
     BadAnswerError,
     BrokerUnreachableError,
+    ClusterChangedError,
     CollectorClosedError,
     CollectorError,
     NoFreshSnapshotError,
@@ -25,6 +26,7 @@ ERRORS = [
     AccessRefusedError(2, "log dirs may not be described", "it needs DESCRIBE on the cluster"),
     BadAnswerError("bootstrap-0", "KafkaStorageError"),
     ServiceUnusableError("connection refused"),
+    ClusterChangedError("b:9092", "old", "new"),
 ]
 
 

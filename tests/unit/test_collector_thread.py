@@ -10,6 +10,7 @@ import pytest
 from kafka_connection import Connection
 from telemetry_collector import CollectorClosedError, CollectorConfig, NoFreshSnapshotError
 from telemetry_collector.collector import Collector
+from telemetry_collector.errors import ClusterChangedError
 from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -117,3 +118,57 @@ def test_faults_of_a_source_are_counted_and_the_collector_goes_on(wait_until: Wa
         )
         assert collector.snapshot().brokers[1].used_bytes == 100
         assert collector.statistics.failures == {}
+
+
+def test_a_collector_for_its_own_process_follows_when_another_cluster_answers(
+    wait_until: WaitUntil, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = _cluster()
+    with _collector(cluster) as collector:
+        collector.snapshot()
+        assert collector.statistics.num_cluster_changes == 0
+        cluster.snapshot = make_snapshot([7], cluster_id="another", topics={"t": [(1,)]})
+        wait_until(
+            lambda: (
+                (cached := collector.cache.latest()) is not None and cached.snapshot.cluster_id == "another"
+            )
+        )
+        assert set(collector.snapshot().brokers) == {1}
+        assert collector.statistics.num_cluster_changes == 1
+        wait_until(lambda: not collector.statistics.failures)  # of brokers that only the last one had
+    assert (
+        "the brokers at 127.0.0.1:1 belong to cluster 'another' now, not to 'test-cluster'; "
+        "shares are even until it is measured"
+    ) in caplog.text
+
+
+def test_what_is_known_of_a_cluster_is_forgotten_when_another_one_answers(wait_until: WaitUntil) -> None:
+    cluster = _cluster()
+    with _collector(cluster) as collector:
+        collector.snapshot()
+        cluster.snapshot = make_snapshot([7, 8], cluster_id="another")
+        cluster.paused |= {1}  # nothing is published until it has been given up
+        wait_until(lambda: collector.statistics.num_cluster_changes == 1)
+        cached = collector.cache.latest()
+        assert cached is None or cached.snapshot.cluster_id == "another"
+
+
+def test_a_collector_for_many_ends_with_a_sentence_when_another_cluster_answers(
+    wait_until: WaitUntil, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = _cluster()
+    collector = Collector(CONNECTION, CONFIG, sources=cluster.sources(), is_for_many=True)
+    with collector:
+        collector.snapshot()
+        cluster.snapshot = make_snapshot([7], cluster_id="another")
+
+        wait_until(lambda: collector._failure is not None)
+        with pytest.raises(ClusterChangedError) as raised:
+            collector.check_runs()
+        with pytest.raises(ClusterChangedError):
+            collector.snapshot(max_age_s=0.0)
+    assert str(raised.value) == (
+        "the brokers at 127.0.0.1:1 belong to cluster 'another' now, not to 'test-cluster', which was "
+        "measured so far; start the collector again to measure that one"
+    )
+    assert "Traceback" not in caplog.text

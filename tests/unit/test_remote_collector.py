@@ -234,6 +234,24 @@ def test_the_service_of_another_cluster_is_refused_in_a_sentence_and_told_nothin
     assert service.service.intents == []
 
 
+def test_a_producer_follows_when_its_brokers_and_the_service_belong_to_another_cluster(
+    service: FakeService, make: MakeRemote, own: FakeCluster, wait_until: WaitUntil
+) -> None:
+    with make() as collector:
+        collector.snapshot()
+        assert isinstance(service.cluster, FakeCluster)
+        new = make_snapshot([7, 0], topics={"t": [(1,)]}, cluster_id="new")
+        service.__exit__(None, None, None)  # it ends, and its supervisor starts another
+        service.cluster.snapshot = new
+        service.__enter__()
+        wait_until(lambda: "it measures cluster 'new', but the brokers at" in _failure(collector))
+        assert _used_bytes(collector) == BY_SERVICE  # of the cluster that our own brokers still belong to
+        own.snapshot = new
+        wait_until(lambda: _used_bytes(collector) == 7)
+        assert collector.statistics.num_cluster_changes == 1
+        assert not collector.is_without_service
+
+
 def test_nothing_of_a_service_is_used_until_our_own_brokers_have_said_which_cluster_they_are(
     make: MakeRemote, own: FakeCluster, wait_until: WaitUntil
 ) -> None:

@@ -81,6 +81,7 @@ class _Watched:
             sources,
             config,
             topics=lambda: self.topics,
+            bootstrap_servers="b:1",
             capacity_bytes_by_broker={},
             publish=lambda assembled: self.published.append((self.loop.time(), assembled)),
             counter=self.counter,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from telemetry_collector import CollectorConfig
-from telemetry_collector.errors import BrokerUnreachableError
+from telemetry_collector.errors import BrokerUnreachableError, ClusterChangedError
 from telemetry_collector.observation import Assembled
 from telemetry_collector.sources.source import Observation, Question
 from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
@@ -236,17 +236,47 @@ def test_a_dead_broker_is_asked_more_and_more_seldom(measure: Measure, cluster: 
     assert len(waits_s) > 20
 
 
-def test_the_answer_of_another_cluster_is_refused(measure: Measure, cluster: FakeCluster) -> None:
+def test_a_stray_answer_of_another_cluster_is_refused(measure: Measure, cluster: FakeCluster) -> None:
+    ours, others = cluster.snapshot, make_snapshot([9, 9, 9], cluster_id="another")
+
+    class Stray(FakeSource):
+        """Two clusters are behind the addresses; the other one answers now and then."""
+
+        async def answer(self, question: Question) -> Observation:
+            cluster.snapshot = others if len(self.questions) % 2 else ours
+            observation = await super().answer(question)
+            cluster.snapshot = ours
+            return observation
+
+    _, log_dirs = cluster.sources()
+
     async def scenario(watched: Watched) -> None:
+        reasons = set()
+        for _ in range(240):
+            await asyncio.sleep(0.25)
+            reasons.add(watched.counter.read().failures.get("cluster_metadata"))
+        assert reasons == {None, "it belongs to cluster 'another', not to 'test-cluster'"}
+
+    watched = measure([Stray(cluster, is_per_broker=False), log_dirs], scenario)
+    assert {a.snapshot.cluster_id for _, a in watched.published} == {"test-cluster"}
+
+
+def test_measuring_ends_when_another_cluster_answers_and_nothing_of_it_was_published(
+    measure: Measure, cluster: FakeCluster
+) -> None:
+    watched: list[Watched] = []
+
+    async def scenario(measured: Watched) -> None:
+        watched.append(measured)
         await asyncio.sleep(1.0)
         cluster.snapshot = make_snapshot([9, 9, 9], cluster_id="another")
         await asyncio.sleep(20.0)
-        assert watched.latest.cluster_id == "test-cluster"
-        assert watched.published[-1][1].measured_at_s < 5.0
-        reason = watched.counter.read().failures["cluster_metadata"]
-        assert reason == "it belongs to cluster 'another', not to 'test-cluster'"
 
-    measure(cluster.sources(), scenario)
+    with pytest.raises(ClusterChangedError) as raised:
+        measure(cluster.sources(), scenario)
+    assert (raised.value.known_id, raised.value.found_id) == ("test-cluster", "another")
+    assert {a.snapshot.cluster_id for _, a in watched[0].published} == {"test-cluster"}
+    assert watched[0].published[-1][0] < 1.0 + CONFIG.interval_s + CONFIG.backoff_initial_s + 0.5
 
 
 def test_without_any_broker_the_last_snapshot_grows_old_and_says_who_is_gone(
