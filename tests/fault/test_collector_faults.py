@@ -27,15 +27,7 @@ CONFIG = CollectorConfig(
     backoff_initial_s=0.1,
     backoff_max_s=1.0,
 )
-<<<<<<< HEAD
 PATIENCE_S = 120.0
-=======
-# A question may be asked an interval after a broker fell silent, and is given up at the deadline. Three in a
-# row have to be in vain, as the cluster itself takes longer to notice.
-NOTICED_WITHIN_S = CONFIG.interval_s * 1.1 + 3 * CONFIG.deadline_s + 3 * CONFIG.backoff_initial_s
-SLACK_S = 1.0  # two cores, shared with the brokers
-PATIENCE_S = 30.0
->>>>>>> 3100032 (Without its collector service a producer goes even, a missed answer vetoes no broker, and a weights file that vanishes changes nothing)
 
 
 @pytest.fixture(scope="module")
