@@ -24,7 +24,7 @@ def shares(router, hour):
     route = router.route(snapshot, "t", num_partitions=4, remaining_bytes=600, now_s=now_s)
     return {partition: round(share, 3) for partition, share in route.shares.items()}
 
-config = RouterConfig(score_functions={"reachability": 1, "night_shift": 1})
+config = RouterConfig(score_functions={"reachability": 1, "night_shift": 1}, function_time_max_s=10)
 router = Router(config)
 print(shares(router, 3), shares(router, 12))
 print(router.reload(goals={"by_leaders": 1}))

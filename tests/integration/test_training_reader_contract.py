@@ -1,4 +1,4 @@
-"""What a session needs of a reader holds for the real one and for `MemoryReader`, which loops are tested with."""
+"""A session finds what it needs in the real reader and in `MemoryReader`, with which loops are tested."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class FakeBroker:
 @contextmanager
 def connected_to(answer: Answer, config: dict[str, Any]) -> Iterator[BrokerConnection]:
     broker = FakeBroker(answer)
-    connection = BrokerConnection("127.0.0.1", broker.port, config=config, timeout_s=5)
+    connection = BrokerConnection("127.0.0.1", broker.port, config=config, timeout_s=60)
     try:
         yield connection
     finally:

@@ -35,7 +35,7 @@ async def _good(_: web.Request) -> web.StreamResponse:
     return web.Response(text=GOOD % 3)
 
 
-def _answer_of(handler: _Handler, *, timeout_s: float = 2.0) -> BrokerMetrics:
+def _answer_of(handler: _Handler, *, timeout_s: float = 60.0) -> BrokerMetrics:
     """What a source makes of an exporter that answers so."""
 
     async def ask() -> BrokerMetrics:
@@ -52,7 +52,7 @@ def _answer_of(handler: _Handler, *, timeout_s: float = 2.0) -> BrokerMetrics:
     return asyncio.run(ask())
 
 
-def _question(timeout_s: float = 2.0) -> Question:
+def _question(timeout_s: float = 60.0) -> Question:
     return Question(broker_id=1, topics=None, is_full=False, layout=None, timeout_s=timeout_s)
 
 
@@ -122,7 +122,7 @@ def test_whatever_an_exporter_does_is_an_error_that_says_so(
 ) -> None:
     monkeypatch.setattr(prometheus_scrape, "_ANSWER_MAX_BYTES", 1_000_000)
     with pytest.raises(error, match=reason):
-        _answer_of(handler, timeout_s=0.3 if handler is _dawdles else 2.0)
+        _answer_of(handler, timeout_s=0.3 if handler is _dawdles else 60.0)
 
 
 def test_a_latency_counts_while_requests_come_and_not_for_ever_after() -> None:

@@ -84,15 +84,15 @@ def test_who_waits_for_the_builder_goes_on_while_the_builder_still_uses_the_copy
     class SlowBuilder(Builder):
         def __call__(self) -> Iterator[pa.RecordBatch]:
             building.set()
-            go_on.wait(10)
+            go_on.wait(60)
             return super().__call__()
 
     with ThreadPoolExecutor(2) as threads:
         builder = threads.submit(open_copy, folder, SlowBuilder())
-        building.wait(10)
+        building.wait(60)
         waiting = threads.submit(open_copy, folder, Builder())
         go_on.set()
-        copies = [builder.result(10), waiting.result(10)]  # both open at once, as the ranks of a run have it
+        copies = [builder.result(60), waiting.result(60)]  # both open at once, as the ranks of a run have it
     for copy in copies:
         copy.close()
 
