@@ -11,6 +11,8 @@ A request holds one partition, because a broker then sends at least one whole re
 Invariants, checked in tests/unit/test_fetch_messages.py:
 1. Requests are byte for byte what kafka-python's FetchRequest encodes.
 2. Answers that kafka-python's FetchResponse encodes are read back, whatever tagged fields they hold.
+3. Any other bytes are a ValueError, in time and memory that their length bounds
+   (tests/property/test_fetch_hostile.py).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ _PARTITION_ANSWER: Final = struct.Struct(">ihqqq")
 _READ_UNCOMMITTED: Final = 0
 _CONSUMER: Final = -1
 _NO_SESSION: Final = (0, -1)
+_VARINT_SHIFT_MAX: Final = 28
 _RESPONSE_BYTES_MAX: Final = 0x7FFFFFFF
 
 
@@ -113,7 +116,7 @@ def read_fetch_answer(frame: memoryview) -> FetchAnswer:
         if len(records) < size:
             raise ValueError("a fetch answer is cut off")
         return FetchAnswer(error_code, high_watermark, log_start, records)
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise ValueError("a fetch answer can't be read") from error
 
 
@@ -132,6 +135,8 @@ def _unsigned(frame: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
+        if shift > _VARINT_SHIFT_MAX:  # else a megabyte of them makes a number that takes minutes to build
+            raise ValueError("a fetch answer holds a number of more than 32 bits")
 
 
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:

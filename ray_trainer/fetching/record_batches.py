@@ -11,6 +11,8 @@ buffer, and only a compressed batch is copied.
 Invariants, checked in tests/unit/test_fetch_record_batches.py:
 1. What is taken equals what kafka-python's parser finds, for every codec.
 2. A flipped bit anywhere in a batch is an error, never another value.
+3. Any bytes whatever, with a right CRC too, are records within the range asked for or a DamagedBatchError, in
+   bounded time and memory (tests/property/test_fetch_hostile.py).
 
 Read next: fetch.py, which asks for the bytes.
 """
@@ -33,6 +35,11 @@ _KEEP_LOCK: Final = 0
 _CODEC_MASK: Final = 0x07
 _CONTROL: Final = 0x20
 _CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+# Far more than a batch of any topic has; without a bound, a few KiB could unpack into all memory there is.
+_UNPACKED_BYTES_MAX: Final = 128 << 20
+_UNPACKED_PIECE_BYTES: Final = 1 << 20
+_SNAPPY_RATIO_MAX: Final = 64  # 64 bytes take three at least
+_VARINT_SHIFT_MAX: Final = 63
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 
 
@@ -76,6 +83,10 @@ def take_records(
     position, next_offset = 0, first_offset
     while next_offset < end_offset and position + _BATCH.size <= len(data):
         base_offset, length = _PREFIX.unpack_from(data, position)
+        if length < _BATCH.size - _PREFIX.size:  # going on from its end would go back, for ever
+            raise DamagedBatchError(
+                f"the record batch at offset {base_offset} says that it has {length} bytes"
+            )
         end = position + _PREFIX.size + length
         if end > len(data):
             break
@@ -101,24 +112,35 @@ def _take_from_batch(
     header_key: bytes,
     into: list[StoredRecord],
 ) -> None:
-    position = 0
+    position, last_offset = 0, wanted[0] - 1
     try:
         for _ in range(num_records):
             length, position = _varint(data, position)
             next_position = position + length
+            if length < 0 or next_position > len(data):
+                raise IndexError
             _, position = _varint(data, position + 1)  # attributes, timestamp delta
             delta, position = _varint(data, position)
             offset = base_offset + delta
             if offset >= wanted[1]:
                 return
             if offset >= wanted[0]:
-                into.append(_record(data, position, offset, header_key))
+                # So that no more records come out than were asked for, however many are in there.
+                if offset <= last_offset:
+                    raise DamagedBatchError(
+                        f"the record batch at offset {base_offset} repeats offset {offset}"
+                    )
+                last_offset = offset
+                into.append(_record(data, position, next_position, offset, header_key))
             position = next_position
     except IndexError:
         raise DamagedBatchError(f"a record in the batch at offset {base_offset} is cut off") from None
 
 
-def _record(data: memoryview, position: int, offset: int, header_key: bytes) -> StoredRecord:
+def _record(data: memoryview, position: int, end: int, offset: int, header_key: bytes) -> StoredRecord:
+    """Raises:
+    IndexError: what it says of its fields goes beyond its end.
+    """
     _, position = _bytes(data, position)  # the key
     value, position = _bytes(data, position)
     num_headers, position = _varint(data, position)
@@ -128,12 +150,16 @@ def _record(data: memoryview, position: int, offset: int, header_key: bytes) -> 
         header, position = _bytes(data, position)
         if key is not None and key == header_key:
             stamp = header
+    if num_headers < 0 or position > end:
+        raise IndexError
     return StoredRecord(offset, value, stamp)
 
 
 def _bytes(data: memoryview, position: int) -> tuple[memoryview | None, int]:
     length, position = _varint(data, position)
     if length < 0:
+        if length < -1:
+            raise IndexError
         return None, position
     return data[position : position + length], position + length
 
@@ -151,6 +177,8 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), position + 1
         shift += 7
+        if shift > _VARINT_SHIFT_MAX:
+            raise IndexError
 
 
 def _decompressed(data: memoryview, codec: int) -> memoryview:
@@ -164,19 +192,39 @@ def _decompressed(data: memoryview, codec: int) -> memoryview:
         if name == "snappy":
             return memoryview(_snappy(data))
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
-            return memoryview(stream.read())
-    except (OSError, pa.ArrowInvalid, struct.error) as error:
+            return memoryview(_read_all(stream))
+    except DamagedBatchError:
+        raise
+    except (OSError, pa.ArrowException, ValueError, struct.error) as error:
         raise DamagedBatchError(f"a record batch compressed with {name} can't be decompressed") from error
+
+
+def _read_all(stream: pa.CompressedInputStream) -> bytes:
+    pieces, size = [], 0
+    while piece := stream.read(_UNPACKED_PIECE_BYTES):
+        size += len(piece)
+        _require_bounded(size)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _require_bounded(size: int) -> None:
+    if size > _UNPACKED_BYTES_MAX:
+        raise DamagedBatchError(f"a record batch unpacks to more than {_UNPACKED_BYTES_MAX >> 20} MiB")
 
 
 def _snappy(data: memoryview) -> bytes:
     """Plain snappy (librdkafka), or in the blocks of xerial's Java library, which the Java client writes."""
     if bytes(data[:8]) != _XERIAL_MAGIC:
         return _snappy_block(data)
-    blocks, position = [], 16
+    blocks, position, size = [], 16, 0
     while position < len(data):
         (length,) = struct.unpack_from(">i", data, position)
+        if length <= 0:
+            raise DamagedBatchError(f"a record batch holds a snappy block of {length} bytes")
         blocks.append(_snappy_block(data[position + 4 : position + 4 + length]))
+        size += len(blocks[-1])
+        _require_bounded(size)
         position += 4 + length
     return b"".join(blocks)
 
@@ -188,5 +236,8 @@ def _snappy_block(data: memoryview) -> bytes:
         shift += 7
         if byte < 0x80:
             break
+    _require_bounded(size)
+    if size > _SNAPPY_RATIO_MAX * len(data):  # it would be set aside before anything shows that it is not so
+        raise DamagedBatchError(f"a snappy block of {len(data)} bytes says that it unpacks to {size}")
     decompressed: bytes = pa.Codec("snappy").decompress(pa.py_buffer(data), size, asbytes=True)
     return decompressed
