@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from dataset_catalog.manifest import DatasetManifest
@@ -23,6 +24,9 @@ MAX_WORKERS: Final = 384
 WHOLE_BYTES_MAX: Final = (
     128 << 20
 )  # datasets up to this are held whole, every sample shuffled with every other
+# Beyond these a rule is nobody's choice: tables of as many lanes would not fit into memory.
+_LANES_MAX: Final = 1 << 16
+_STORED_BLOCK_BYTES_MAX: Final = 1 << 40
 OPEN_BYTES_MAX: Final = 512 << 20  # what a single rank may have open: one block a lane
 _LANES: Final = 384  # 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128 and 192 divide it
 _LANE_SAMPLES_MIN: Final = 16
@@ -54,6 +58,10 @@ class PlanRule:
     plan_version: int = PLAN_VERSION
 
     def __post_init__(self) -> None:
+        kinds = [type(value) for value in self.to_dict().values()]
+        # Not isinstance: True is an int, and would be written down as another rule than 1.
+        if kinds != [int, int, bool, bool, int]:
+            raise ValueError(f"numbers of a plan rule are whole numbers, its choices true or false: {self}")
         if self.num_lanes < 1 or self.block_bytes < 1:
             raise ValueError(f"num_lanes and block_bytes must be at least 1: {self}")
         if self.num_lanes > 1 and (self.whole or not self.shuffle):
@@ -69,13 +77,22 @@ class PlanRule:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> PlanRule:
-        """The inverse of to_dict.
+    def from_dict(cls, stored: Mapping[str, Any]) -> PlanRule:
+        """The inverse of to_dict, of what was kept somewhere; whatever else `stored` holds is passed over.
 
         Raises:
             ValueError: a rule of another plan version, or one that makes no sense.
         """
-        return cls(**fields)
+        names = [field.name for field in fields(cls)]
+        missing = [name for name in names if name not in stored]
+        if missing:
+            raise ValueError(f"a plan rule without {', '.join(missing)}")
+        rule = cls(**{name: stored[name] for name in names})
+        if rule.num_lanes > _LANES_MAX or rule.block_bytes > _STORED_BLOCK_BYTES_MAX:
+            raise ValueError(
+                f"a plan has at most {_LANES_MAX} lanes and blocks of {_STORED_BLOCK_BYTES_MAX} bytes: {rule}"
+            )
+        return rule
 
 
 def choose_rule(
@@ -121,6 +138,33 @@ def plan_fingerprint(facts: dict[str, Any]) -> str:
     """32 hex digits over the facts: equal exactly when every epoch has the same order."""
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def earlier_rule(
+    facts_then: Mapping[str, Any], facts_now: Mapping[str, Any], *, asked: Mapping[str, Any]
+) -> PlanRule | None:
+    """The rule of an earlier plan, to go on with, where the two plans differ only in what a program chooses.
+
+    How many lanes there are and how large a block is, is chosen by constants that another version of the
+    program may have changed, and by `max_workers`; what was read until now must not be read again for that.
+
+    Args:
+        facts_then: `plan_facts` as they were kept.
+        facts_now: of the present plan, chosen for the same dataset.
+        asked: what of a rule a person asked for, as {"whole": True}; it has to be the same then.
+
+    Returns:
+        None where something else differs, too (dataset, seed, part, what was asked for), or where the rule is
+        of another plan version or makes no sense: whoever compares the plans says what differs.
+    """
+    chosen = {field.name for field in fields(PlanRule)} - asked.keys()
+    names = (facts_then.keys() | facts_now.keys()) - chosen
+    if any(facts_then.get(name) != facts_now.get(name) for name in names):
+        return None
+    try:
+        return PlanRule.from_dict(facts_then)
+    except ValueError:
+        return None
 
 
 def _block_bytes(manifest: DatasetManifest) -> int:

@@ -38,7 +38,7 @@ from ray_trainer.planning.blocks import BlockTable
 from ray_trainer.planning.cursor import Cursor
 from ray_trainer.planning.plan import EpochPlan, plan_facts, plan_fingerprint
 from ray_trainer.planning.ranks import check_rank
-from ray_trainer.planning.rule import MAX_WORKERS, PlanRule, choose_rule
+from ray_trainer.planning.rule import MAX_WORKERS, PlanRule, choose_rule, earlier_rule
 from ray_trainer.planning.steps import check_rest_of_epoch, check_world_size, num_steps
 from ray_trainer.reading.batch import Batch
 from ray_trainer.reading.decoding import BatchDecoder
@@ -134,20 +134,14 @@ class DatasetReader(IterableDataset[Batch]):
         self.dataset = _checked_manifest(dataset, self.connection)
         self.global_batch_size = global_batch_size
         self.seed = seed
-        self.rule: PlanRule = choose_rule(
-            self.dataset, max_workers=max_workers, whole=hold_whole, shuffle=shuffle
-        )
+        self._asked = {"shuffle": shuffle} | ({"whole": hold_whole} if hold_whole is not None else {})
         self._num_wire_bytes = 0
         self._columns = columns
         self._transform = transform
         self._prefetch_bytes = prefetch_bytes
         self._fetch_config = fetch_config
         self._split = SampleSplit(*split) if split is not None else None
-        self._opened = _Opened(self.dataset, self.rule, self._split)
-        self._facts = plan_facts(self.dataset.fingerprint, seed, self.rule)
-        if self._split is not None:
-            self._facts["split"] = list(asdict(self._split).values())
-        self.plan_fingerprint = plan_fingerprint(self._facts)
+        self._take_rule(choose_rule(self.dataset, max_workers=max_workers, whole=hold_whole, shuffle=shuffle))
         BatchDecoder(self.dataset, names=columns).close()  # refuses unknown columns now, not in a thread
         self._epoch = 0
         self._samples_consumed = 0
@@ -243,17 +237,41 @@ class DatasetReader(IterableDataset[Batch]):
             "plan": dict(self._facts),
         }
 
+    def adopt_plan(self, facts: Mapping[str, Any]) -> None:
+        """Read in the order of an earlier plan that differs from this reader's in its rule alone.
+
+        The rule (number of lanes, size of blocks, whether the dataset is held whole) is chosen by the
+        program, and another version of it, or another `max_workers`, may choose otherwise. Nothing happens
+        where the dataset, the seed, the part or what was asked for (`shuffle`, `hold_whole`) differ, or where
+        the rule makes no sense.
+
+        Args:
+            facts: as in state_dict()["plan"].
+        """
+        if facts == self._facts:
+            return
+        rule = earlier_rule(facts, self._facts, asked=self._asked)
+        if rule is not None:
+            self._end_iteration()
+            self._opened.close()
+            self._take_rule(rule)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another reader stood, with any world size.
+        """Go on where another reader stood, with any world size and in its order (see adopt_plan).
 
         Another global batch size than that reader's is taken up with the next epoch, with a warning.
 
         Raises:
-            CursorMismatchError: that reader had another dataset version, seed, split or plan rule.
+            CursorMismatchError: that reader had another dataset version, seed or split, or was asked for
+                another order.
+            ValueError: that is no state.
             TooManyWorkersError: the rest of the epoch has a step with fewer samples than there are ranks (it
                 is raised as the iteration begins where the world size isn't known before).
         """
         cursor = Cursor.from_dict(state["cursor"])
+        facts = state.get("plan")
+        if isinstance(facts, Mapping) and plan_fingerprint(dict(facts)) == cursor.plan_fingerprint:
+            self.adopt_plan(facts)
         cursor.check(self.plan_fingerprint, facts_then=state.get("plan"), facts_now=self._facts)
         batch_size = int(state["global_batch_size"])
         self._end_iteration()
@@ -285,6 +303,14 @@ class DatasetReader(IterableDataset[Batch]):
         """End the iteration and let go of the copy of the dataset; iterating again opens both anew."""
         self._end_iteration()
         self._opened.close()
+
+    def _take_rule(self, rule: PlanRule) -> None:
+        self.rule = rule
+        self._opened = _Opened(self.dataset, rule, self._split)
+        self._facts = plan_facts(self.dataset.fingerprint, self.seed, rule)
+        if self._split is not None:
+            self._facts["split"] = list(asdict(self._split).values())
+        self.plan_fingerprint = plan_fingerprint(self._facts)
 
     def _resolved_rank(self) -> ProcessRank:
         if self._given_rank is not None:

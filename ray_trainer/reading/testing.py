@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ray_trainer.planning.blocks import BlockTable
 from ray_trainer.planning.cursor import Cursor
 from ray_trainer.planning.plan import EpochPlan
-from ray_trainer.planning.rule import PlanRule, plan_facts, plan_fingerprint
+from ray_trainer.planning.rule import PlanRule, earlier_rule, plan_facts, plan_fingerprint
 from ray_trainer.planning.steps import num_steps, steps
 from ray_trainer.reading.batch import Batch
 
@@ -75,10 +75,7 @@ class MemoryReader:
         own_rank, own_world_size = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
         self.rank = own_rank if rank is None else rank
         self.world_size = own_world_size if world_size is None else world_size
-        self._rule = PlanRule(num_lanes=lanes, block_bytes=samples_per_block, whole=False, shuffle=True)
-        self._table = _table(num_samples, samples_per_block)
-        self._facts = plan_facts(self.dataset.fingerprint, seed, self._rule)
-        self.plan_fingerprint = plan_fingerprint(self._facts)
+        self._take_rule(PlanRule(num_lanes=lanes, block_bytes=samples_per_block, whole=False, shuffle=True))
         self.epoch = 0
         self._samples_consumed = 0
 
@@ -109,6 +106,17 @@ class MemoryReader:
         self.epoch += 1
         self._samples_consumed = 0
 
+    def adopt_plan(self, facts: Mapping[str, Any]) -> None:
+        rule = earlier_rule(facts, self._facts, asked={"shuffle": True, "whole": False})
+        if rule is not None:
+            self._take_rule(rule)
+
+    def _take_rule(self, rule: PlanRule) -> None:
+        self._rule = rule
+        self._table = _table(self.num_samples, rule.block_bytes)
+        self._facts = plan_facts(self.dataset.fingerprint, self.seed, rule)
+        self.plan_fingerprint = plan_fingerprint(self._facts)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "cursor": self.cursor.to_dict(),
@@ -118,6 +126,7 @@ class MemoryReader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         cursor = Cursor.from_dict(state["cursor"])
+        self.adopt_plan(state["plan"])
         cursor.check(self.plan_fingerprint, facts_then=state["plan"], facts_now=self._facts)
         self.epoch, self._samples_consumed = cursor.epoch, cursor.samples_consumed
         if self._samples_consumed >= self.num_samples:

@@ -26,7 +26,7 @@ from ray_trainer.planning.steps import check_world_size
 from ray_trainer.recipes.columns import choose_label_column
 from ray_trainer.recipes.labels import check_labels, class_names, find_classes
 from ray_trainer.recipes.options import RecipeOptions
-from ray_trainer.training.run_record import create_run, new_run
+from ray_trainer.training.run_record import check_same_run, create_run, new_run
 from ray_trainer.training.storage import RunStorage
 from ray_trainer.training.train_config import TrainConfig
 
@@ -224,7 +224,9 @@ def _open_run(asked: Asked, manifest: DatasetManifest) -> None:
         plan_fingerprint=plan_fingerprint(facts),
         plan_facts=facts,
     )
-    create_run(asked.storage, wanted)
+    there = create_run(asked.storage, wanted)
+    if config.hold_whole not in (None, there.plan_facts["whole"]):
+        check_same_run(asked.storage.run, there, wanted)
 
 
 def _check_same(run: str, begun: Preparation, found: Preparation) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ray_trainer.errors import RunMismatchError, UnknownRunError
+from ray_trainer.planning.rule import earlier_rule, plan_fingerprint
 from ray_trainer.training.checkpoint import CheckpointStore
 from ray_trainer.training.storage import RunStorage
 
@@ -63,6 +64,9 @@ class FinishedRecord(BaseModel):
 def create_run(storage: RunStorage, wanted: RunRecord) -> RunRecord:
     """The run's record: the one that is there, or else `wanted`, written now.
 
+    The one that is there may have another plan rule, as far as a program chooses it: the run goes on by its
+    own (`DatasetReader.adopt_plan`).
+
     A run that has lost its record keeps its id, as found in its checkpoints: they are still its own.
 
     Raises:
@@ -76,7 +80,8 @@ def create_run(storage: RunStorage, wanted: RunRecord) -> RunRecord:
         created = wanted.model_copy(update={"run_id": found.index.run_id}) if found else wanted
         storage.write(_RUN_NAME, created.model_dump_json(indent=1).encode())
         return created
-    check_same_run(storage.run, there, wanted)
+    if not _goes_on_by_its_own_rule(there, wanted):
+        check_same_run(storage.run, there, wanted)
     return there
 
 
@@ -93,6 +98,14 @@ def check_same_run(run: str, there: RunRecord, wanted: RunRecord) -> None:
     differences = {name: (then[name], now[name]) for name in then if name in now and then[name] != now[name]}
     plans = {"plan": (there.plan_fingerprint, wanted.plan_fingerprint)}
     raise RunMismatchError(run, differences or plans)
+
+
+def _goes_on_by_its_own_rule(there: RunRecord, wanted: RunRecord) -> bool:
+    """Whether only the rule differs, and the record says what was written there."""
+    if there.dataset != wanted.dataset or plan_fingerprint(there.plan_facts) != there.plan_fingerprint:
+        return False
+    asked = {"shuffle": wanted.plan_facts.get("shuffle")}
+    return earlier_rule(there.plan_facts, wanted.plan_facts, asked=asked) is not None
 
 
 def new_run(

@@ -47,7 +47,7 @@ from ray_trainer.training.model import has_batch_norm, model_device, set_gradien
 from ray_trainer.training.peers import Peers
 from ray_trainer.training.random_state import Purpose, seed_step
 from ray_trainer.training.run_context import NoLink, RunContext, current_run
-from ray_trainer.training.run_record import RunRecord, create_run, new_run
+from ray_trainer.training.run_record import RunRecord, check_same_run, create_run, new_run
 from ray_trainer.training.running_attempt import RunningAttempt
 from ray_trainer.training.step_books import OpenStep
 from ray_trainer.training.stop_signal import stop_on_signal
@@ -125,6 +125,8 @@ class Session:
             self._kept.check(peers)
             folder = RunStorage(context.storage, context.run)
             record = peers.from_rank_zero(lambda: _open_run(folder, self.reader))
+            self.reader.adopt_plan(record.plan_facts)
+            check_same_run(context.run, record, _run_of(self.reader))
         except BaseException:
             peers.close()
             raise
@@ -410,11 +412,14 @@ def _require_own_part(peers: Peers, reader: Any) -> None:
 
 def _open_run(storage: RunStorage, reader: Any) -> RunRecord:
     storage.require_writable()
-    wanted = new_run(
+    return create_run(storage, _run_of(reader))
+
+
+def _run_of(reader: Any) -> RunRecord:
+    return new_run(
         dataset=reader.dataset.id,
         dataset_fingerprint=reader.dataset.fingerprint,
         num_samples=reader.num_samples,
         plan_fingerprint=reader.plan_fingerprint,
         plan_facts=reader.state_dict()["plan"],
     )
-    return create_run(storage, wanted)

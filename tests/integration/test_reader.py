@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import threading
 import uuid
@@ -25,6 +26,7 @@ from dataset_catalog.testing import write_dataset
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
 from ray_trainer.errors import CursorMismatchError, TooManyWorkersError, UndecodableColumnError
+from ray_trainer.planning import rule
 from ray_trainer.reading.batch import Batch
 from ray_trainer.reading.reader import DatasetReader
 
@@ -207,6 +209,31 @@ def test_a_state_of_another_order_is_refused_with_what_differs(
     with pytest.raises(CursorMismatchError) as raised:
         make_reader(**change).load_state_dict(state)
     assert raised.value.cursor_fingerprint != raised.value.plan_fingerprint
+
+
+def test_a_state_is_resumed_in_its_order_when_the_program_would_choose_another_by_now(
+    make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = make_reader(hold_whole=None)
+    seen = [batch["id"].tolist() for batch in reader]
+    reader.close()
+    state = make_reader(hold_whole=None).state_dict()
+    state_in_the_middle = make_reader(hold_whole=None)
+    begun = [batch["id"].tolist() for batch in islice(state_in_the_middle, 3)]
+    monkeypatch.setattr(rule, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(rule, "_LANES", 10)
+    monkeypatch.setattr(rule, "_BLOCK_BYTES_MIN", 1 << 10)
+    other = make_reader(hold_whole=None)
+    assert other.plan_fingerprint != reader.plan_fingerprint
+    other.load_state_dict(json.loads(json.dumps(state)))
+    assert other.plan_fingerprint == reader.plan_fingerprint
+    assert [batch["id"].tolist() for batch in other] == seen
+    another = make_reader(hold_whole=None)
+    another.load_state_dict(state_in_the_middle.state_dict())
+    assert begun + [batch["id"].tolist() for batch in another] == seen
+    state["plan"]["num_lanes"] = 10**12
+    with pytest.raises(CursorMismatchError, match="num_lanes"):
+        make_reader().load_state_dict(state)
 
 
 def test_too_many_workers_are_refused_with_the_numbers(make_reader: MakeReader) -> None:

@@ -8,7 +8,14 @@ import pyarrow as pa
 import pytest
 
 from dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
-from ray_trainer.planning.rule import PlanRule, choose_rule, plan_facts, plan_fingerprint, target_block_bytes
+from ray_trainer.planning.rule import (
+    PlanRule,
+    choose_rule,
+    earlier_rule,
+    plan_facts,
+    plan_fingerprint,
+    target_block_bytes,
+)
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -137,3 +144,50 @@ def test_the_fingerprint_covers_everything_that_decides_the_order() -> None:
 def test_no_workers_are_refused() -> None:
     with pytest.raises(ValueError, match="max_workers is 0"):
         choose_rule(make_manifest(num_records=1), max_workers=0)
+
+
+FACTS = {"manifest_fingerprint": "f", "seed": 7}
+RULE = PlanRule(num_lanes=12, block_bytes=5000, whole=False, shuffle=True)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"num_lanes": -1},
+        {"num_lanes": 10**12},
+        {"num_lanes": True},
+        {"num_lanes": 2.0},
+        {"num_lanes": "384"},
+        {"num_lanes": None},
+        {"block_bytes": 0},
+        {"block_bytes": 10**30},
+        {"whole": 1},
+        {"whole": True},
+        {"shuffle": "no"},
+        {"plan_version": 2},
+        {"plan_version": [1]},
+    ],
+)
+def test_a_stored_rule_that_makes_no_sense_is_refused(stored: dict[str, object]) -> None:
+    fields = RULE.to_dict() | stored
+    with pytest.raises(ValueError):
+        PlanRule.from_dict(fields)
+    assert earlier_rule(FACTS | fields, FACTS | RULE.to_dict(), asked={"shuffle": True}) is None
+
+
+def test_a_stored_rule_without_all_its_fields_is_refused() -> None:
+    for name in RULE.to_dict():
+        fields = RULE.to_dict()
+        del fields[name]
+        with pytest.raises(ValueError, match=f"without {name}"):
+            PlanRule.from_dict(fields)
+
+
+def test_an_earlier_rule_is_gone_on_with_where_only_the_program_chose_otherwise() -> None:
+    then = FACTS | RULE.to_dict()
+    for chosen in ({"num_lanes": 384}, {"block_bytes": 7}, {"num_lanes": 1, "whole": True}):
+        assert earlier_rule(then, FACTS | RULE.to_dict() | chosen, asked={"shuffle": True}) == RULE
+    asked = {"shuffle": True, "whole": True}
+    assert earlier_rule(then, FACTS | RULE.to_dict() | {"num_lanes": 1, "whole": True}, asked=asked) is None
+    for other in ({"seed": 8}, {"manifest_fingerprint": "g"}, {"split": [0.5, 1]}, {"shuffle": False}):
+        assert earlier_rule(then, then | other, asked={"shuffle": True}) is None

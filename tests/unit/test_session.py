@@ -24,6 +24,7 @@ from ray_trainer.errors import (
     RunTakenOverError,
     StorageUnwritableError,
 )
+from ray_trainer.planning.rule import plan_fingerprint
 from ray_trainer.reading.testing import MemoryReader
 from ray_trainer.training.audit import audit_run
 from ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
@@ -536,3 +537,32 @@ def test_a_reader_of_another_ranks_part_is_refused(tmp_path: Path, rank: int, wo
         Run(tmp_path).train(rank=rank, world_size=world_size)
     assert (caught.value.reader, caught.value.session) == ((rank, world_size), (0, 1))
     assert not (tmp_path / "toy" / "run.json").exists()
+
+
+def test_a_run_goes_on_by_its_own_rule_when_the_program_would_choose_another_by_now(tmp_path: Path) -> None:
+    whole = Run(tmp_path / "whole")
+    whole.train()
+    first, rest = Run(tmp_path / "cut"), Run(tmp_path / "cut")
+    first.train(steps=4)
+
+    rest.train(lanes=2, samples_per_block=7)
+
+    assert (
+        rest.handed_out[-len(whole.handed_out) + len(first.handed_out) :]
+        == (whole.handed_out[len(first.handed_out) :])
+    )
+    assert rest.audit_is_exact()
+    assert read_run(RunStorage(tmp_path / "cut", "toy")).plan_facts["num_lanes"] == 4
+
+
+def test_a_damaged_rule_of_a_run_is_refused_with_what_it_says(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=3)
+    storage = RunStorage(tmp_path, "toy")
+    record = read_run(storage)
+    facts = record.plan_facts | {"num_lanes": 10**12}
+    for fingerprint in (record.plan_fingerprint, plan_fingerprint(facts)):
+        damaged = record.model_copy(update={"plan_facts": facts, "plan_fingerprint": fingerprint})
+        storage.delete_file("run.json")
+        storage.write("run.json", damaged.model_dump_json().encode())
+        with pytest.raises((RunMismatchError, CheckpointMismatchError)):
+            Run(tmp_path).train(lanes=3)
