@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,30 +19,37 @@ from kafka_plugin import loader
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.loader import load_dataset
 from telemetry_collector import CollectorConfig
-from telemetry_collector.opening import AnyCollector, open_collector
+from telemetry_collector.opening import AnyCollector
 from telemetry_collector.service.client import RemoteCollector
 from telemetry_collector.service.testing import FakeService
 from telemetry_collector.testing import FakeCluster, make_snapshot
 
 NUM_SAMPLES = 6_000
 SMALL = LoaderConfig(transaction_bytes=4_000, block_bytes=1_000)
+# What is known gets old when a test sets the clock, and no answer is given up because the machine is busy.
 SOON = CollectorConfig(
     interval_s=0.2,
     full_interval_s=1.0,
-    deadline_s=0.5,
-    age_max_s=3.0,
+    deadline_s=60.0,
+    full_deadline_s=60.0,
+    age_max_s=1000.0,
     backoff_initial_s=0.1,
     backoff_max_s=0.3,
 )
+OLD_S = 600.0
 
 WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 class Opened:
-    """The collectors that loads have opened, and what they were at last."""
+    """The collectors that loads have opened, what they were at last, and their clock."""
 
     def __init__(self) -> None:
         self.collectors: list[RemoteCollector] = []
+        self.ahead_s = 0.0
+
+    def clock(self) -> float:
+        return time.monotonic() + self.ahead_s
 
     @property
     def latest(self) -> RemoteCollector:
@@ -48,14 +58,12 @@ class Opened:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    """Loads give up on a service within a second or two, and their collectors can be looked at."""
+    """Loads' collectors can be looked at, and have a clock that can be set forward."""
     kept = Opened()
 
     def keep(connection: Connection, *arguments: Any, **keywords: Any) -> AnyCollector:
-        collector = open_collector(connection, *arguments, **keywords)
-        assert isinstance(collector, RemoteCollector)
-        kept.collectors.append(collector)
-        return collector
+        kept.collectors.append(RemoteCollector(connection, *arguments, **keywords, clock=kept.clock))
+        return kept.latest
 
     monkeypatch.setattr(loader, "open_collector", keep)
     monkeypatch.setattr(loader, "_COLLECTING", SOON)
@@ -63,10 +71,19 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 
 
 @pytest.fixture
-def real_service(connection: Connection) -> Iterator[FakeService]:
+def real_service(connection: Connection, wait_until: WaitUntil) -> Iterator[FakeService]:
     """A service that measures the session's brokers, and can be told to misbehave."""
     with FakeService(connection) as service:
+        wait_until(lambda: service.service.latest is not None)
         yield service
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=60) as response:
+            return bool(response.status == 200)
+    except urllib.error.HTTPError:
+        return False
 
 
 def _source() -> dict[str, Any]:
@@ -102,10 +119,12 @@ def test_a_service_killed_in_the_middle_of_a_load_and_started_again(
     wait_until: WaitUntil,
 ) -> None:
     service = start_collector(connection)
+    wait_until(lambda: _is_ready(service.url))
 
     def kill() -> None:
         assert not opened.latest.is_without_service
         assert service.end(signal.SIGKILL) == -signal.SIGKILL
+        opened.ahead_s += OLD_S
         wait_until(lambda: opened.latest.is_without_service)
 
     def start_again() -> None:
@@ -129,6 +148,7 @@ def test_a_service_that_answers_garbage_in_the_middle_of_a_load(
     def misbehave() -> None:
         assert not opened.latest.is_without_service
         real_service.misbehave = misbehaviour
+        opened.ahead_s += OLD_S
         wait_until(lambda: opened.latest.is_without_service)
 
     def behave() -> None:
@@ -141,8 +161,13 @@ def test_a_service_that_answers_garbage_in_the_middle_of_a_load(
 
 
 def test_a_service_that_takes_longer_than_anybody_waits(
-    connection: Connection, real_service: FakeService, topic_name: str, opened: Opened
+    connection: Connection,
+    real_service: FakeService,
+    topic_name: str,
+    opened: Opened,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(loader, "_COLLECTING", SOON.model_copy(update={"deadline_s": 0.5}))
     real_service.misbehave = FakeService.silence
     manifest = _load(connection, real_service.url, topic_name, at={})
     assert opened.latest.num_without_service == 1

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -27,10 +28,23 @@ from kafka_plugin.config import LoaderConfig, ProducerConfig
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.producer import BalancedProducer
 from telemetry_collector.config import CollectorConfig
-from telemetry_collector.opening import open_collector
+from telemetry_collector.service.client import RemoteCollector
 
 StartCollector = Callable[..., Any]
 WaitUntil = Callable[[Callable[[], bool]], None]
+
+
+class Clock:
+    """It goes on by itself, and is set forward by tests."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._ahead_s
+
+    def forward(self, by_s: float) -> None:
+        self._ahead_s += by_s
 
 
 @pytest.fixture
@@ -81,13 +95,18 @@ def test_one_of_two_services_dies_and_only_its_producers_go_on_without(
     connection: Connection, start_collector: StartCollector, topic: str, wait_until: WaitUntil
 ) -> None:
     services = [start_collector(connection), start_collector(connection)]
-    often = CollectorConfig(interval_s=0.2, deadline_s=0.5, age_max_s=2.0)
+    for service in services:
+        wait_until(lambda url=service.url: _is_ready(url))
+    # What is known gets old when the clock is set, and no answer is given up because the machine is busy.
+    patient = CollectorConfig(interval_s=0.2, deadline_s=60.0, full_deadline_s=60.0, age_max_s=1000.0)
+    clocks = [Clock(), Clock()]
     settings = {"bootstrap.servers": connection.bootstrap_servers}
     with ExitStack() as opened:
         producers = []
-        for service in services:
+        for service, clock in zip(services, clocks, strict=True):
             with_service = connection.model_copy(update={"collector_url": service.url})
-            collector = opened.enter_context(open_collector(with_service, often, topics=[]))
+            collector = RemoteCollector(with_service, patient, [], clock=clock)
+            opened.enter_context(collector)
             producers.append(
                 opened.enter_context(BalancedProducer(settings, connection=with_service, collector=collector))
             )
@@ -101,7 +120,9 @@ def test_one_of_two_services_dies_and_only_its_producers_go_on_without(
         send()
         assert [producer.num_without_service for producer in producers] == [0, 0]
         services[0].end(signal.SIGKILL)
+        clocks[0].forward(600.0)
         wait_until(lambda: producers[0].num_without_service == 1)
+        clocks[0].forward(600.0)
         send()
         assert [producer.num_without_service for producer in producers] == [1, 0]
         wait_until(lambda: producers[0].num_fallbacks > 0)  # even shares, as what it knew is too old by now
