@@ -12,16 +12,19 @@
     │   ├── CorruptRecordError      what is at an offset isn't what was written there
     │   ├── UndecodableColumnError  a column can't become a tensor
     │   └── LoaderWorkersError      a DataLoader's worker processes, where they would repeat samples
-    ├── StorageUnwritableError      the run's folder can't be made or written
+    ├── StorageUnwritableError      the run's folder can't be made or written (retriable)
+    ├── StorageUnreadableError      the storage doesn't say what it holds (retriable)
     ├── InvalidCheckpointError      a checkpoint's folder is incomplete, damaged or foreign
     ├── CheckpointMismatchError     a good checkpoint, but of another dataset version or plan
     ├── ShardedStateError           state that is spread over ranks can't be kept yet
     ├── RanksDifferError            what is to be kept is not the same on every rank
     ├── CheckpointUnreadableError   a rank can't read what rank 0 can
     ├── CheckpointWriteError        checkpoints can't be written any more (retriable)
+    ├── NoCheckpointLeftError       a run that has had checkpoints has no valid one any more
     ├── RunTakenOverError           another driver goes on with this run
     ├── RunMismatchError            the run was created with other settings
     ├── UnknownRunError             there is no such run
+    ├── RunDamagedError             a file that says what a run is can't be understood, or is gone
     ├── UnknownRecipeError          there is no such recipe
     ├── ColumnChoiceError           which column is meant can't be guessed
     ├── LabelError                  labels that can't be learned from
@@ -157,12 +160,36 @@ class StorageUnwritableError(TrainerError):
     """The run's folder can't be made or written.
 
     Attributes:
-        place: the folder, as the user wrote it.
+        place: the folder or file, as the user wrote it.
         reason: what the file system said.
     """
 
+    retriable: ClassVar[bool] = True
+
     def __init__(self, place: str, reason: str) -> None:
-        super().__init__(f"storage {place!r} can't be written: {reason}. Choose another --storage.")
+        super().__init__(
+            f"storage {place!r} can't be written: {reason}. Make it writable and start the same run again. "
+            "Choose another --storage for a new run."
+        )
+        self.place = place
+        self.reason = reason
+
+
+class StorageUnreadableError(TrainerError):
+    """The storage answers with an error, so what it holds isn't known; that is not absence.
+
+    Attributes:
+        place: the folder or file, as the user wrote it.
+        reason: what the file system said last.
+    """
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(
+            f"storage {place!r} can't be read: {reason}. Nothing was begun anew or deleted. Start the same "
+            "run again when the storage can be read: it goes on from its newest checkpoint."
+        )
         self.place = place
         self.reason = reason
 
@@ -286,6 +313,27 @@ class CheckpointWriteError(TrainerError):
         self.reason = reason
 
 
+class NoCheckpointLeftError(TrainerError):
+    """The run has had checkpoints, and none of them is valid any more; it doesn't begin anew unasked.
+
+    Attributes:
+        place: the run's folder.
+        evidence: how it is known that there were checkpoints.
+        reasons: what is wrong with each that was found, newest first.
+    """
+
+    def __init__(self, place: str, *, evidence: str, reasons: Sequence[str]) -> None:
+        shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+        super().__init__(
+            f"run {place!r} has trained before ({evidence}), but has no valid checkpoint any more: "
+            f"{shown or 'there is none'}. Repair the storage and start the same run again, or begin at "
+            "step 0 with --begin-anew (in Python begin_anew=True), which deletes nothing."
+        )
+        self.place = place
+        self.evidence = evidence
+        self.reasons = tuple(reasons)
+
+
 class RunTakenOverError(TrainerError):
     """Another driver resumed this run while this one trained.
 
@@ -293,13 +341,16 @@ class RunTakenOverError(TrainerError):
         run: the run's name.
         attempt: our attempt.
         newer_attempt: theirs.
+        where: host and process of the other, where known.
     """
 
-    def __init__(self, run: str, *, attempt: int, newer_attempt: int) -> None:
+    def __init__(self, run: str, *, attempt: int, newer_attempt: int, where: str = "") -> None:
         super().__init__(
             f"run {run!r} is being trained by another driver too (attempt {newer_attempt} began after our "
-            f"attempt {attempt}); this one stops, so that they don't mix. Use another --run for a second one."
+            f"attempt {attempt}{', ' + where if where else ''}); this one stops, so that they don't mix. Use "
+            "another --run for a second one."
         )
+        self.where = where
         self.run = run
         self.attempt = attempt
         self.newer_attempt = newer_attempt
@@ -338,6 +389,23 @@ class UnknownRunError(TrainerError):
         super().__init__(f"no run at {place!r}: {there}")
         self.place = place
         self.available = tuple(available)
+
+
+class RunDamagedError(TrainerError):
+    """A file that says what a run is can't be understood, or is gone though the run has trained.
+
+    Attributes:
+        place: the file.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(
+            f"{place!r} {reason}. Repair it from a copy and start the same run again, or begin at step 0 "
+            "with --begin-anew (in Python begin_anew=True), which deletes no checkpoint."
+        )
+        self.place = place
+        self.reason = reason
 
 
 class UnknownRecipeError(TrainerError):

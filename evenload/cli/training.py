@@ -174,6 +174,7 @@ _METAVARS = {
     "model": "NAME_OR_PATH",
     "ray_address": "ADDRESS",
     "checkpoint_interval_s": "SECONDS",
+    "storage_patience_s": "SECONDS",
 }
 
 

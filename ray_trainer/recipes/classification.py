@@ -68,8 +68,7 @@ def run_context() -> RunContext:
 
 def run_storage() -> RunStorage:
     """The folder of that run."""
-    context = run_context()
-    return RunStorage(context.storage, context.run)
+    return run_context().open_storage()
 
 
 def train_classifier(task: Task, config: TrainConfig, options: RecipeOptions) -> dict[str, float]:

@@ -20,12 +20,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from dataset_catalog.catalog import Catalog
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection.connection import Connection
-from ray_trainer.errors import LabelError, RunMismatchError, UnknownRunError
+from ray_trainer.errors import LabelError, RunDamagedError, RunMismatchError, UnknownRunError
 from ray_trainer.planning.rule import choose_rule, plan_facts, plan_fingerprint
 from ray_trainer.planning.steps import check_world_size
 from ray_trainer.recipes.columns import choose_label_column
 from ray_trainer.recipes.labels import check_labels, class_names, find_classes
 from ray_trainer.recipes.options import RecipeOptions
+from ray_trainer.training.ledger import list_attempts
 from ray_trainer.training.run_record import check_same_run, create_run, new_run
 from ray_trainer.training.storage import RunStorage
 from ray_trainer.training.train_config import TrainConfig
@@ -121,7 +122,7 @@ def prepare(asked: Asked, choose_input: ChooseInput, look: Callable[[Subject], F
     check_world_size(
         config.workers, num_samples=manifest.num_samples, global_batch_size=config.global_batch_size
     )
-    begun = find_preparation(storage)
+    begun = find_preparation(storage, begin_anew=config.begin_anew)
     findings = look(Subject(manifest, column, label, begun))
     found = Preparation(
         recipe=asked.recipe,
@@ -150,17 +151,32 @@ def prepare(asked: Asked, choose_input: ChooseInput, look: Callable[[Subject], F
     )
 
 
-def find_preparation(storage: RunStorage) -> Preparation | None:
-    """What the run was begun with; None for a run that has not begun."""
+def find_preparation(storage: RunStorage, *, begin_anew: bool = False) -> Preparation | None:
+    """What the run was begun with; None for a run that has not begun.
+
+    Args:
+        begin_anew: The run begins at step 0, so what is damaged may be found out again.
+
+    Raises:
+        RunDamagedError: The run has trained, and what it was begun with is gone or damaged.
+        StorageUnreadableError: The storage does not say.
+    """
     try:
         return Preparation.model_validate_json(storage.read(_NAME))
-    except (OSError, ValidationError):
+    except FileNotFoundError:
+        reason = "is gone, though the run has trained"
+    except ValidationError as error:
+        reason = f"is damaged: {error.errors()[0]['msg']}"
+    # It is written before the first attempt; what was cut off there can be found out again.
+    if begin_anew or not list_attempts(storage):
         return None
+    raise RunDamagedError(storage.place(_NAME), reason)
 
 
 def read_preparation(storage: RunStorage) -> Preparation:
     """Raises:
     UnknownRunError: The run has not begun.
+    RunDamagedError, StorageUnreadableError: What it was begun with can't be had.
     """
     found = find_preparation(storage)
     if found is None:
@@ -218,6 +234,7 @@ def _open_run(asked: Asked, manifest: DatasetManifest) -> None:
     rule = choose_rule(manifest, max_workers=config.max_workers, whole=config.hold_whole)
     facts = plan_facts(manifest.fingerprint, config.seed, rule)
     wanted = new_run(
+        asked.storage.run,
         dataset=manifest.id,
         dataset_fingerprint=manifest.fingerprint,
         num_samples=manifest.num_samples,

@@ -1,42 +1,55 @@
 """How an attempt begins: one checkpoint for all ranks, loaded everywhere, and a record that says so.
 
-Rank 0 looks for the newest valid checkpoint and tells the others; each rank then reads it from the storage
-that they share. A rank that can't is an error, not a reason to begin anew: else a storage folder that only
-one machine has would silently throw the training away.
+Rank 0 claims the run (fence.py), looks for the newest valid checkpoint and tells the others; each rank
+reads it once from the storage that they share, verifying it as it loads. A rank that can't is an error, not a
+reason to begin anew: else a storage folder that only one machine has would silently throw the training away.
+For the same reason a run that is known to have had a checkpoint doesn't begin anew unless it is told to.
+
+Invariants, checked in tests/property/test_storage_faults.py:
+1. Whatever the storage refuses while an attempt begins, for a moment or for good: it goes on from the newest
+   valid checkpoint or ends with a sentence; it never begins anew, and deletes nothing.
 
 Read next: running_attempt.py, what is done while it lasts.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ray_trainer.errors import CheckpointMismatchError, CheckpointUnreadableError, InvalidCheckpointError
+from ray_trainer.errors import (
+    CheckpointMismatchError,
+    CheckpointUnreadableError,
+    InvalidCheckpointError,
+    NoCheckpointLeftError,
+    StorageUnreadableError,
+)
 from ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointSearch, CheckpointStore
 from ray_trainer.training.events import AttemptStarted, WorkerIdentity
+from ray_trainer.training.fence import AttemptClaim, claim_attempt, claim_run
 from ray_trainer.training.ledger import (
     AttemptStart,
     ResumedFrom,
     Segment,
+    began_anew_at,
     list_attempts,
-    next_attempt,
     read_parts,
+    read_starts,
+    saved_attempts,
     write_start,
 )
 from ray_trainer.training.peers import Peers
 from ray_trainer.training.run_context import RunContext
-from ray_trainer.training.run_record import RunRecord
+from ray_trainer.training.run_record import RunRecord, read_finished
 from ray_trainer.training.storage import RunStorage
 
-__all__ = ["RunPlace", "begin_attempt", "find_checkpoint", "load_checkpoint"]
+__all__ = ["Beginning", "RunPlace", "begin_attempt", "begin_from_nothing", "find_beginning"]
 
 
 @dataclass(frozen=True)
@@ -53,47 +66,108 @@ class RunPlace:
         return CheckpointStore(self.storage, self.record.run_id)
 
 
-def find_checkpoint(place: RunPlace) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to go on from, the same on every rank, and sentences about what was passed over.
+@dataclass(frozen=True)
+class Beginning:
+    """What an attempt begins with, the same on every rank.
+
+    Attributes:
+        checkpoint: None: it begins at step 0.
+        began_anew: It was told to, though there may be checkpoints.
+        since: Checkpoints of earlier attempts don't count: the run began anew after them.
+        passed_over: Folders of newer checkpoints that are not valid, or of a run begun anew, of all.
+        notes: Sentences about that.
+    """
+
+    claim: AttemptClaim
+    checkpoint: Checkpoint | None
+    began_anew: bool = False
+    since: int = 0
+    passed_over: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _State:
+    """A checkpoint's state, as this rank has read it."""
+
+    parts: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+
+    def load(self, store: CheckpointStore, checkpoint: Checkpoint) -> None:
+        """Raises:
+        InvalidCheckpointError: It is not what its index lists.
+        StorageUnreadableError: The storage does not say.
+        """
+        with store.open_file(checkpoint, STATE_NAME) as path:
+            try:
+                # Not mapped: what the optimizer keeps of it would die with the file when that is deleted.
+                self.parts = torch.load(path, map_location="cpu", weights_only=True)
+            except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+                self.trouble = f"its {STATE_NAME} can't be loaded: {str(error).splitlines()[0]}"
+
+
+def find_beginning(place: RunPlace) -> tuple[Beginning, dict[str, Any]]:
+    """Claim the run and find the checkpoint to go on from; all ranks together.
+
+    Returns:
+        What the attempt begins with; and the checkpoint's state, read by every rank once.
 
     Raises:
         CheckpointMismatchError: It was taken with another dataset version or plan.
-    """
-    search = place.peers.from_rank_zero(place.store.newest_valid)
-    notes = place.peers.from_rank_zero(lambda: _describe(place.storage, search))
-    if search.checkpoint is not None:
-        _check_match(place.storage, search.checkpoint, place.record)
-    return search.checkpoint, notes
-
-
-def load_checkpoint(place: RunPlace, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint's state, read by every rank.
-
-    Raises:
         CheckpointUnreadableError: A rank can't read it, or what it holds can't be loaded.
+        NoCheckpointLeftError: There were checkpoints, none is valid, and nobody asked to begin anew.
+        RunTakenOverError: Another driver goes on with this run.
+        StorageUnreadableError, StorageUnwritableError: The storage does not answer.
     """
-    state: dict[str, Any] = {}
-    reason = ""
-    try:
-        content = place.store.read_file(checkpoint, STATE_NAME)
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except InvalidCheckpointError as error:
-        reason = error.reason
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = f"its {STATE_NAME} can't be loaded: {str(error).splitlines()[0]}"
+    state = _State()
+    beginning = place.peers.from_rank_zero(lambda: _find(place, state))
+    checkpoint = beginning.checkpoint
+    if checkpoint is None:
+        return beginning, {}
+    _check_match(place.storage, checkpoint, place.record)
+    if place.peers.rank:
+        try:
+            state.load(place.store, checkpoint)
+        except (InvalidCheckpointError, StorageUnreadableError) as error:
+            state.trouble = error.reason
     folder = place.storage.place(checkpoint.folder)
-    for rank, (host, trouble) in enumerate(place.peers.gather((socket.gethostname(), reason))):
+    for rank, (host, trouble) in enumerate(place.peers.gather((socket.gethostname(), state.trouble))):
         if trouble:
             raise CheckpointUnreadableError(folder, rank=rank, host=host, reason=trouble)
-    return state
+    return beginning, state.parts
 
 
-def begin_attempt(place: RunPlace, checkpoint: Checkpoint | None) -> AttemptStarted:
-    """Give this life of the workers its number, and write down what it began with.
+def begin_from_nothing(place: RunPlace) -> Beginning:
+    """Claim the run for a loop that does not resume; all ranks together.
 
     Raises:
-        OSError: It can't be written.
+        RuntimeError: The run has had checkpoints, and nobody asked to begin anew.
+        RunTakenOverError, StorageUnreadableError, StorageUnwritableError: As `find_beginning`.
     """
+
+    def ask() -> Beginning:
+        claim = _claim(place)
+        starts, _ = read_starts(place.storage)
+        if _shall_begin_anew(place, starts):
+            return _anew(place, claim)
+        since = began_anew_at(starts)
+        if evidence := _evidence(place, starts, since):
+            raise RuntimeError(
+                f"run {place.storage.place()!r} has trained before ({evidence}): call session.resume() "
+                "before session.steps(), or give Session begin_anew=True"
+            )
+        return Beginning(claim, None, since=since)
+
+    return place.peers.from_rank_zero(ask)
+
+
+def begin_attempt(place: RunPlace, beginning: Beginning) -> AttemptStarted:
+    """Write down what this life of the workers began with.
+
+    Raises:
+        StorageUnwritableError: It can't be written.
+    """
+    checkpoint = beginning.checkpoint
     own = (os.getpid(), socket.gethostname())
     workers = tuple(WorkerIdentity(rank, *identity) for rank, identity in enumerate(place.peers.gather(own)))
     origin = None
@@ -108,11 +182,12 @@ def begin_attempt(place: RunPlace, checkpoint: Checkpoint | None) -> AttemptStar
         )
 
     def write() -> int:
-        attempt = next_attempt(place.storage, at_least=place.context.driver_attempt or 1)
+        attempt = beginning.claim.number
         start = AttemptStart(
             run_id=place.record.run_id,
             attempt=attempt,
             resumed_from=origin,
+            began_anew=beginning.began_anew,
             world_size=place.peers.world_size,
             pids=tuple(worker.pid for worker in workers),
             hosts=tuple(worker.host for worker in workers),
@@ -130,6 +205,59 @@ def begin_attempt(place: RunPlace, checkpoint: Checkpoint | None) -> AttemptStar
     )
 
 
+def _find(place: RunPlace, state: _State) -> Beginning:
+    """On rank 0. The claim comes first: from here on no older attempt deletes what is found."""
+    claim = _claim(place)
+    storage, store = place.storage, place.store
+    starts, _ = read_starts(storage)
+    if _shall_begin_anew(place, starts):
+        return _anew(place, claim)
+    since = began_anew_at(starts)
+    search = store.newest_valid(since=since, verify=lambda checkpoint: state.load(store, checkpoint))
+    if search.checkpoint is None and (evidence := _evidence(place, starts, since)):
+        reasons = [f"{rejected.folder}: {rejected.reason}" for rejected in search.rejected]
+        raise NoCheckpointLeftError(storage.place(), evidence=evidence, reasons=reasons)
+    passed_over = frozenset(rejected.folder for rejected in search.rejected)
+    notes = tuple(_describe(storage, search))
+    return Beginning(claim, search.checkpoint, since=since, passed_over=passed_over, notes=notes)
+
+
+def _claim(place: RunPlace) -> AttemptClaim:
+    return claim_attempt(place.storage, place.context.claim or claim_run(place.storage))
+
+
+def _shall_begin_anew(place: RunPlace, starts: dict[int, AttemptStart]) -> bool:
+    """Once in a driver's life: when its workers fail after that, they go on."""
+    driver = place.context.claim
+    return place.context.begin_anew and (driver is None or began_anew_at(starts) < driver.number)
+
+
+def _anew(place: RunPlace, claim: AttemptClaim) -> Beginning:
+    folders = frozenset(folder.name for folder in place.store.folders())
+    notes = ("the run begins anew, as it was told to; its earlier checkpoints stay",) if folders else ()
+    return Beginning(claim, None, began_anew=True, since=claim.number, passed_over=folders, notes=notes)
+
+
+def _evidence(place: RunPlace, starts: dict[int, AttemptStart], since: int) -> str:
+    """How it is known that the run has had a checkpoint; empty when it has had none, as far as is known.
+
+    An attempt alone is no evidence, nor are its books: killed before its first checkpoint counted, a run has
+    nothing to go on from and loses nothing by beginning at step 0.
+    """
+    finished = read_finished(place.storage)
+    if finished is not None and finished.attempt >= since:
+        return f"it finished {finished.epochs} epochs"
+    for attempt, start in sorted(starts.items(), reverse=True):
+        if start.resumed_from is not None and attempt > since:
+            return f"attempt {attempt} went on from a checkpoint of step {start.resumed_from.step}"
+    for attempt in reversed(saved_attempts(place.storage)):
+        if attempt >= since:
+            return f"attempt {attempt} has had a checkpoint"
+    if place.store.has_finished_any(since=since):
+        return "it has a checkpoint that is damaged or foreign"
+    return ""
+
+
 def _describe(storage: RunStorage, search: CheckpointSearch) -> list[str]:
     notes = [f"checkpoint {storage.place(r.folder)} is passed over: {r.reason}" for r in search.rejected]
     found = (search.checkpoint.index.attempt, search.checkpoint.index.step) if search.checkpoint else (0, 0)
@@ -140,7 +268,7 @@ def _describe(storage: RunStorage, search: CheckpointSearch) -> list[str]:
             f"the books of attempt {last[0]} go to step {last[1]}, but a checkpoint of that step is missing"
         )
     if search.checkpoint is None and notes:
-        notes.append("no valid checkpoint is left, so the run begins anew")
+        notes.append("the run has had no finished checkpoint yet, so it begins at step 0")
     elif notes:
         notes.append(f"the run goes on from the checkpoint of step {found[1]}")
     return notes

@@ -32,7 +32,14 @@ from kafka_connection.environment import resolve_connection
 from ray_trainer.errors import RunMismatchError
 from ray_trainer.reading.sample_split import SampleSplit
 from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.ledger import Segment, StepEntry, lineage, read_parts, read_starts
+from ray_trainer.training.ledger import (
+    Segment,
+    StepEntry,
+    began_anew_at,
+    lineage,
+    read_parts,
+    read_starts,
+)
 from ray_trainer.training.placement import Placement
 from ray_trainer.training.run_record import RunRecord, read_finished, read_run
 from ray_trainer.training.storage import RunStorage
@@ -161,9 +168,12 @@ def covered_segments(storage: RunStorage, run_id: str) -> tuple[list[tuple[Segme
     starts, unreadable = read_starts(storage)
     notes = list(unreadable)
     ends = []
-    if finished := read_finished(storage):
+    since = began_anew_at(starts)
+    finished = read_finished(storage)
+    if finished is not None and finished.attempt >= since:
         ends.append((finished.attempt, finished.step))
-    if found := CheckpointStore(storage, run_id).newest_valid().checkpoint:
+    # Its index is enough: the model isn't needed to know what it has seen, and may be large.
+    if found := CheckpointStore(storage, run_id).newest_listed(since=since):
         ends.append((found.index.attempt, found.index.step))
     if not ends:
         return [], [*notes, "the run has no valid checkpoint yet, so nothing that it did counts"]

@@ -12,8 +12,9 @@ checkpoint, what was done since is newer than it, though its step is lower.
 
 Invariants, checked in tests/unit/test_checkpoint.py:
 1. A folder that was cut off after any of its bytes is not valid.
-2. `newest_valid` never raises for what lies in the folder; it says what it passed over, and why.
-3. Deleting old checkpoints never deletes the newest valid one, nor what is not ours.
+2. `newest_valid` never raises for what lies in the folder; it says what it passed over, and why. A storage
+   that doesn't answer is raised, always: that says nothing about the checkpoint.
+3. Deleting old checkpoints never deletes the newest valid one, what is not ours, or what was passed over.
 
 Read next: checkpoint_writer.py (who writes them, and when they count), session.py (what is in them).
 """
@@ -23,8 +24,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -159,64 +162,117 @@ class CheckpointStore:
                     found.append(CheckpointFolder(f"{driver_folder}/{name}", int(match[1]), int(match[2])))
         return sorted(found, key=lambda folder: (folder.attempt, folder.step, folder.name), reverse=True)
 
-    def newest_valid(self) -> CheckpointSearch:
-        """Look from the newest down until one verifies; reads that one whole, to check its checksums."""
+    def newest_valid(
+        self, *, since: int = 0, verify: Callable[[Checkpoint], None] | None = None
+    ) -> CheckpointSearch:
+        """Look from the newest down until one verifies; reads that one whole, once, to check its checksums.
+
+        Args:
+            since: Those of earlier attempts don't count: the run has begun anew after them.
+            verify: Reads a checkpoint in another way, and raises InvalidCheckpointError; None: `verify`.
+
+        Raises:
+            StorageUnreadableError: The storage does not say.
+        """
         rejected: list[RejectedCheckpoint] = []
         for folder in self.folders():
+            if folder.attempt < since:
+                continue
             try:
-                return CheckpointSearch(Checkpoint(folder.name, self.verify(folder.name)), tuple(rejected))
+                checkpoint = Checkpoint(folder.name, self.read_index(folder.name))
+                (verify or self.verify)(checkpoint)
+                return CheckpointSearch(checkpoint, tuple(rejected))
             except InvalidCheckpointError as error:
                 rejected.append(RejectedCheckpoint(folder.name, error.reason))
         return CheckpointSearch(None, tuple(rejected))
 
-    def verify(self, folder: str) -> CheckpointIndex:
-        """Read all of a checkpoint and compare it with its index.
+    def newest_listed(self, *, since: int = 0) -> Checkpoint | None:
+        """The newest whose index is good and whose files have the sizes listed; reads no file but indexes.
+
+        Raises:
+            StorageUnreadableError: The storage does not say.
+        """
+
+        def verify(checkpoint: Checkpoint) -> None:
+            for name, listed in checkpoint.index.files.items():
+                size_bytes = self._storage.size_of(f"{checkpoint.folder}/{name}")
+                if size_bytes != listed.size_bytes:
+                    found = "is missing" if size_bytes is None else f"has {size_bytes} bytes"
+                    reason = f"its file {name} {found}, listed are {listed.size_bytes}"
+                    raise InvalidCheckpointError(self._storage.place(checkpoint.folder), reason)
+
+        return self.newest_valid(since=since, verify=verify).checkpoint
+
+    def has_finished_any(self, *, since: int = 0) -> bool:
+        """Whether any checkpoint was ever finished, of what is still there; damaged ones count."""
+        return any(
+            self._storage.exists(f"{folder.name}/{INDEX_NAME}")
+            for folder in self.folders()
+            if folder.attempt >= since
+        )
+
+    def verify(self, checkpoint: Checkpoint) -> None:
+        """Read all of a checkpoint, once, a piece at a time, and compare it with its index.
 
         Raises:
             InvalidCheckpointError: It does not count, and why.
+            StorageUnreadableError: The storage does not say.
         """
-        index = self.read_index(folder)
-        for name in index.files:
-            self.read_file(Checkpoint(folder, index), name)
-        return index
+        for name in checkpoint.index.files:
+            try:
+                found = self._storage.checksum(f"{checkpoint.folder}/{name}")
+            except FileNotFoundError as error:
+                raise self._missing(checkpoint, name) from error
+            self._require_listed(checkpoint, name, found)
 
     def read_index(self, folder: str) -> CheckpointIndex:
         """The index alone, without looking at the files.
 
         Raises:
             InvalidCheckpointError: There is none, or it is damaged or foreign.
+            StorageUnreadableError: The storage does not say.
         """
         try:
             index = CheckpointIndex.from_json(self._storage.read(f"{folder}/{INDEX_NAME}"))
         except FileNotFoundError as error:
             reason = f"it has no {INDEX_NAME}, so it was never finished"
             raise InvalidCheckpointError(self._storage.place(folder), reason) from error
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise InvalidCheckpointError(self._storage.place(folder), str(error)) from error
         if self._run_id is not None and index.run_id != self._run_id:
             reason = f"it belongs to run id {index.run_id}, this run is {self._run_id}"
             raise InvalidCheckpointError(self._storage.place(folder), reason)
         return index
 
-    def read_file(self, checkpoint: Checkpoint, name: str) -> bytes:
-        """The content of one file, verified.
+    @contextmanager
+    def open_file(self, checkpoint: Checkpoint, name: str) -> Iterator[Path]:
+        """One file as one of this machine's own, verified; read once from the storage, never held in memory.
 
         Raises:
             InvalidCheckpointError: It is missing, or is not what the index lists.
+            StorageUnreadableError: The storage does not say.
         """
-        place = self._storage.place(checkpoint.folder)
-        try:
-            content = self._storage.read(f"{checkpoint.folder}/{name}")
-        except OSError as error:
-            raise InvalidCheckpointError(place, f"its file {name} can't be read: {error}") from error
-        listed, found = checkpoint.index.files[name], checksum_of(content)
+        with ExitStack() as opened:
+            try:
+                path, found = opened.enter_context(self._storage.local_file(f"{checkpoint.folder}/{name}"))
+            except FileNotFoundError as error:
+                raise self._missing(checkpoint, name) from error
+            self._require_listed(checkpoint, name, found)
+            yield path
+
+    def _missing(self, checkpoint: Checkpoint, name: str) -> InvalidCheckpointError:
+        return InvalidCheckpointError(
+            self._storage.place(checkpoint.folder), f"its file {name} is missing, so it can't be read"
+        )
+
+    def _require_listed(self, checkpoint: Checkpoint, name: str, found: FileRecord) -> None:
+        listed = checkpoint.index.files[name]
         if found != listed:
             raise InvalidCheckpointError(
-                place,
+                self._storage.place(checkpoint.folder),
                 f"its file {name} has {found.size_bytes} bytes with checksum {found.checksum}, "
                 f"listed are {listed.size_bytes} bytes with {listed.checksum}",
             )
-        return content
 
     def write_file(self, folder: str, name: str, write: Callable[[HashingWriter], None]) -> FileRecord:
         """Write one file of a checkpoint that does not count yet.
@@ -234,22 +290,30 @@ class CheckpointStore:
         Raises:
             OSError: It can't be written.
         """
-        self._storage.write(f"{folder}/{INDEX_NAME}", index.to_json())
+        # Once: an index that a later try brings about would count at a moment that nobody has looked at.
+        self._storage.write_once(f"{folder}/{INDEX_NAME}", index.to_json())
         return Checkpoint(folder, index)
 
-    def delete_old(self, *, keep: int) -> int:
+    def delete_old(self, *, keep: int, since: int = 0, spare: Collection[str] = ()) -> int:
         """Delete all but the newest `keep` finished ones; leftovers that are older than the newest, too.
 
         Args:
             keep: At least 1.
+            since: All of earlier attempts stay: the run has begun anew after them.
+            spare: Folders that stay, whatever they are: they were passed over, and might be wanted yet.
 
         Returns:
             How many folders were deleted.
+
+        Raises:
+            StorageUnreadableError: The storage does not say what is there.
         """
         if keep < 1:
             raise ValueError(f"keep={keep}: at least the newest checkpoint has to stay")
         kept = deleted = 0
         for folder in self.folders():
+            if folder.name in spare or folder.attempt < since:
+                continue
             index_name = f"{folder.name}/{INDEX_NAME}"
             has_index = self._storage.exists(index_name)
             if has_index and not self._is_ours(folder.name):

@@ -6,8 +6,9 @@ is there, rank 0 writes the index that makes the checkpoint valid. So a valid ch
 complete, whoever is killed when.
 
 A failure to write is told and tried again at the next checkpoint (books that could not be written are kept
-until then); after `FAILURES_MAX` in a row it is raised in the loop. A newer attempt of the same run means
-that another driver took it over: nothing is made valid any more, and the loop is told.
+until then); after `FAILURES_MAX` in a row it is raised in the loop. Rank 0 looks whether the run is still
+this attempt's (fence.py) before a checkpoint counts and again before old ones are deleted: once another
+driver has taken the run over, nothing is made valid any more, and the loop is told.
 
 Read next: session.py, which decides when.
 """
@@ -18,7 +19,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ import torch
 from ray_trainer.errors import CheckpointWriteError, RunTakenOverError, TrainerError
 from ray_trainer.planning.cursor import KafkaView
 from ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
-from ray_trainer.training.ledger import StepEntry, list_attempts, write_entries
+from ray_trainer.training.ledger import StepEntry, mark_saved, write_entries
 from ray_trainer.training.peers import Peers
 from ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
 
@@ -59,13 +60,19 @@ class CheckpointJob:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job, the same on every rank."""
+    """What became of a job, the same on every rank.
+
+    Attributes:
+        taken_over: Another driver goes on with the run.
+        write_s: How long rank 0 was busy with it, behind the loop.
+    """
 
     index: CheckpointIndex
     folder: str
     is_saved: bool
-    newer_attempt: int | None
     reason: str
+    taken_over: RunTakenOverError | None = None
+    write_s: float = 0.0
     group_offset: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -74,6 +81,9 @@ class CheckpointWriter:
 
     Args:
         keep: Finished checkpoints to keep, at least 1.
+        since: Those of earlier attempts are not deleted.
+        spare: Nor are these folders.
+        look: Called on rank 0; raises RunTakenOverError when the run is another's.
         on_outcome: Called on the writer's thread after each job.
     """
 
@@ -85,6 +95,9 @@ class CheckpointWriter:
         *,
         attempt: int,
         keep: int,
+        since: int,
+        spare: Collection[str],
+        look: Callable[[], None],
         on_outcome: Callable[[Outcome], None],
     ) -> None:
         self._peers = peers
@@ -92,6 +105,10 @@ class CheckpointWriter:
         self._store = store
         self._attempt = attempt
         self._keep = keep
+        self._since = since
+        self._spare = spare
+        self._look = look
+        self._is_marked = False
         self._on_outcome = on_outcome
         self._jobs: queue.SimpleQueue[CheckpointJob | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -165,19 +182,21 @@ class CheckpointWriter:
     def _write(self, job: CheckpointJob) -> Outcome:
         files: dict[str, FileRecord] = {}
         reason = ""
+        began_s = time.monotonic()
         try:
             self._write_books(job)
             if job.state is not None:
                 state = job.state
                 record = self._store.write_file(job.folder, STATE_NAME, lambda sink: _save(state, sink))
                 files = {STATE_NAME: record}
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, TrainerError) as error:
             reason = f"rank {self._peers.rank}: {str(error) or type(error).__name__}"
             logger.warning("checkpoint %s: %s", job.folder, reason)
         all_well = self._peers.all_well_in_background(not reason)
         outcome = None
         if self._peers.rank == 0:
             outcome = self._finish(job, files, reason if not all_well else "", all_well=all_well)
+            outcome = replace(outcome, write_s=time.monotonic() - began_s)
         settled = self._peers.broadcast_in_background(outcome)
         assert settled is not None
         return settled
@@ -199,31 +218,40 @@ class CheckpointWriter:
     def _finish(
         self, job: CheckpointJob, files: dict[str, FileRecord], reason: str, *, all_well: bool
     ) -> Outcome:
-        outcome = Outcome(job.index, job.folder, is_saved=False, newer_attempt=None, reason=reason)
+        outcome = Outcome(job.index, job.folder, is_saved=False, reason=reason)
         if not all_well:
             return replace(outcome, reason=reason or "another rank could not write its part")
         try:
-            newest = max([self._attempt, *list_attempts(self._storage)])
-            if newest > self._attempt:
-                return replace(outcome, newer_attempt=newest, reason=f"attempt {newest} took over")
+            self._look()
             view = job.describe_kafka()
             update = {"files": files, "kafka": view.to_dict(), "created_at_s": time.time()}
             finished: Checkpoint = self._store.finish(job.folder, job.index.model_copy(update=update))
-        except OSError as error:
+        except RunTakenOverError as error:
+            return replace(outcome, taken_over=error, reason=f"attempt {error.newer_attempt} took over")
+        except (OSError, TrainerError) as error:
             return replace(outcome, reason=str(error))
+        saved = replace(outcome, index=finished.index, is_saved=True, group_offset=view.group_offset)
         try:
-            self._store.delete_old(keep=self._keep)
-        except OSError as error:  # the new one counts all the same
+            self._clean_up(finished)
+        except RunTakenOverError as error:
+            return replace(saved, taken_over=error)
+        except (OSError, TrainerError) as error:  # the new one counts all the same
             logger.warning("old checkpoints of %s stay: %s", self._storage.place(), error)
-        return replace(outcome, index=finished.index, is_saved=True, group_offset=view.group_offset)
+        return saved
+
+    def _clean_up(self, finished: Checkpoint) -> None:
+        if not self._is_marked:
+            mark_saved(self._storage, self._attempt, finished.index.step)
+            self._is_marked = True
+        # A driver that has claimed the run since the last look may be reading what would be deleted now.
+        self._look()
+        self._store.delete_old(keep=self._keep, since=self._since, spare=self._spare)
 
     def _settle(self, outcome: Outcome) -> None:
         self.last_outcome = outcome
         self._failures = 0 if outcome.is_saved else self._failures + 1
-        if outcome.newer_attempt is not None:
-            self._error = RunTakenOverError(
-                self._storage.run, attempt=self._attempt, newer_attempt=outcome.newer_attempt
-            )
+        if outcome.taken_over is not None:
+            self._error = outcome.taken_over
         elif self._failures >= FAILURES_MAX:
             self._error = self.write_error(outcome)
         self._on_outcome(outcome)

@@ -14,6 +14,7 @@ beginning (`lineage`). Entries past a checkpoint that was resumed from are of st
 they stay in the files, but don't count.
 
     ledger/attempt-000004/start.json
+    ledger/attempt-000004/saved.json    it has had a checkpoint
     ledger/attempt-000004/rank-000001-000000000101-000000000150.arrow    steps 101 to 150
 
 Invariants, checked in tests/unit/test_ledger.py:
@@ -25,6 +26,7 @@ Read next: audit.py.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,11 +46,13 @@ __all__ = [
     "ResumedFrom",
     "Segment",
     "StepEntry",
+    "began_anew_at",
     "lineage",
     "list_attempts",
-    "next_attempt",
+    "mark_saved",
     "read_parts",
     "read_starts",
+    "saved_attempts",
     "write_entries",
     "write_start",
 ]
@@ -56,6 +60,7 @@ __all__ = [
 _EVER = 1 << 62
 _LEDGER = "ledger"
 _START = "start.json"
+_SAVED = "saved.json"
 _PART = re.compile(r"rank-(\d{6,})-(\d{12,})-(\d{12,})\.arrow")
 
 _SAMPLES = pa.large_list(pa.field("item", pa.int64(), nullable=False))
@@ -93,6 +98,7 @@ class AttemptStart(BaseModel):
     run_id: str
     attempt: int = Field(ge=1)
     resumed_from: ResumedFrom | None = Field(description="None: it began from nothing.")
+    began_anew: bool = Field(False, description="It was told to; checkpoints of before don't count any more.")
     world_size: int = Field(ge=1)
     pids: tuple[int, ...] = Field((), description="Process of each rank.")
     hosts: tuple[str, ...] = Field((), description="Machine of each rank.")
@@ -186,32 +192,54 @@ def list_attempts(storage: RunStorage) -> list[int]:
     return sorted(number for number in numbers if number is not None)
 
 
-def next_attempt(storage: RunStorage, *, at_least: int = 1) -> int:
-    """A number that no attempt and no driver of this run has had."""
-    folders = (attempt_number(name) for name in storage.list_names())
-    taken = [*list_attempts(storage), *(n for n in folders if n is not None and n != at_least)]
-    return max([at_least, *(number + 1 for number in taken)])
-
-
 def write_start(storage: RunStorage, start: AttemptStart) -> None:
     """Raises:
-    OSError: It can't be written.
+    StorageUnwritableError: It can't be written.
     """
     storage.write(f"{_folder(start.attempt)}/{_START}", start.model_dump_json(indent=1).encode())
 
 
 def read_starts(storage: RunStorage) -> tuple[dict[int, AttemptStart], tuple[str, ...]]:
-    """The start records by attempt, and a sentence for each that can't be read though there are books."""
+    """The start records by attempt, and a sentence for each that is gone or damaged though there are books.
+
+    Raises:
+        StorageUnreadableError: The storage does not say.
+    """
     starts, notes = {}, []
     for attempt in list_attempts(storage):
         name = f"{_folder(attempt)}/{_START}"
         try:
             starts[attempt] = AttemptStart.model_validate_json(storage.read(name))
-        except (OSError, ValidationError) as error:
+        except (FileNotFoundError, ValidationError) as error:
             # Killed while it was written, an attempt has no books either, and nothing is missing.
             if read_parts(storage, Segment.whole(attempt)):
                 notes.append(f"{name} can't be read: {str(error).splitlines()[0]}")
     return starts, tuple(notes)
+
+
+def began_anew_at(starts: Mapping[int, AttemptStart]) -> int:
+    """The attempt with which the run last began anew because it was told to; 0: it never did."""
+    return max((attempt for attempt, start in starts.items() if start.began_anew), default=0)
+
+
+def mark_saved(storage: RunStorage, attempt: int, step: int) -> None:
+    """Write down that an attempt has had a checkpoint, once: a run that had one must not begin anew unasked.
+
+    Written after the checkpoint counts; killed in between, it is the checkpoint itself that says so.
+
+    Raises:
+        StorageUnwritableError: It can't be written.
+    """
+    storage.write(f"{_folder(attempt)}/{_SAVED}", json.dumps({"step": step}).encode())
+
+
+def saved_attempts(storage: RunStorage) -> list[int]:
+    """Attempts that are known to have had a checkpoint, ascending.
+
+    Raises:
+        StorageUnreadableError: The storage does not say.
+    """
+    return [n for n in list_attempts(storage) if storage.exists(f"{_folder(n)}/{_SAVED}")]
 
 
 def write_entries(
@@ -240,7 +268,7 @@ def write_entries(
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
     name = f"{_folder(attempt)}/rank-{rank:06d}-{entries[0].step:012d}-{entries[-1].step:012d}.arrow"
-    storage.write(name, sink.getvalue().to_pybytes())
+    storage.write_once(name, sink.getvalue().to_pybytes())
     return name
 
 

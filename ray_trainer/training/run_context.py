@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 from kafka_connection.connection import Connection
 from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, StepDone
+from ray_trainer.training.fence import DriverClaim
+from ray_trainer.training.storage import PATIENCE_S, RunStorage
 
 __all__ = ["Link", "NoLink", "RunContext", "current_run", "entered"]
 
@@ -96,7 +98,8 @@ class RunContext:
     """The run that this process works for.
 
     Attributes:
-        driver_attempt: The attempt whose number the driver's folder bears.
+        claim: The driver's; None: there is no driver, and a session claims the run for itself.
+        begin_anew: At step 0, although the run has trained before.
         torch_threads: What was asked for; None: as the run began, or else `default_threads`.
         device: "cpu" or "gpu"; None: a GPU where there is one.
         sessions: Made within this context; they are closed when the loop returns.
@@ -104,7 +107,9 @@ class RunContext:
 
     run: str
     storage: str | Path
-    driver_attempt: int | None = None
+    claim: DriverClaim | None = None
+    begin_anew: bool = False
+    storage_patience_s: float = PATIENCE_S
     checkpoint_interval_s: float | None = None
     keep_checkpoints: int = 3
     torch_threads: int | None = None
@@ -113,6 +118,10 @@ class RunContext:
     connection: Connection | None = None
     link: Link = field(default_factory=NoLink)
     sessions: list[Any] = field(default_factory=list)
+
+    def open_storage(self) -> RunStorage:
+        """The run's folder."""
+        return RunStorage(self.storage, self.run, patience_s=self.storage_patience_s)
 
 
 _current: RunContext | None = None

@@ -1,25 +1,28 @@
 """What a run is, and how it finished: two small files, each written once.
 
 `run.json` is written before the first attempt and never changed: the run's id (which tells its own
-checkpoints from foreign ones), its dataset and what its order depends on. `finished.json` is written
-when the last epoch is done and the model is saved; going on with more epochs writes it anew.
+checkpoints from foreign ones), its dataset and what its order depends on. The id follows from the run's
+name, dataset and plan: two drivers that begin a run at once, or one that finds `run.json` gone, come to the
+same, so an id is never replaced. `finished.json` is written when the last epoch is done and the model is
+saved; going on with more epochs writes it anew.
 
 Read next: trainer.py, which compares what is asked for with what the run is.
 """
 
 from __future__ import annotations
 
+import json
 import time
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ray_trainer.errors import RunMismatchError, UnknownRunError
+from ray_trainer.errors import InvalidCheckpointError, RunDamagedError, RunMismatchError, UnknownRunError
 from ray_trainer.planning.rule import earlier_rule, plan_fingerprint
 from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.ledger import read_starts
+from ray_trainer.training.storage import RunStorage, checksum_of
 
 __all__ = [
     "FinishedRecord",
@@ -41,7 +44,7 @@ class RunRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    run_id: str = Field(description="Random; stands in every checkpoint.")
+    run_id: str = Field(description="From name, dataset and plan; stands in every checkpoint.")
     dataset: str = Field(description="NAME@VERSION.")
     dataset_fingerprint: str = Field(description="Of its manifest.")
     num_samples: int = Field(ge=1, description="Samples of an epoch.")
@@ -59,6 +62,7 @@ class FinishedRecord(BaseModel):
     attempt: int = Field(ge=1, description="The attempt that did the last step.")
     step: int = Field(ge=0, description="Steps done.")
     result: dict[str, Any] = Field(description="What the driver returned.")
+    asked: dict[str, Any] = Field({}, description="Dataset and seed, as the driver was asked for them.")
 
 
 def create_run(storage: RunStorage, wanted: RunRecord) -> RunRecord:
@@ -67,17 +71,17 @@ def create_run(storage: RunStorage, wanted: RunRecord) -> RunRecord:
     The one that is there may have another plan rule, as far as a program chooses it: the run goes on by its
     own (`DatasetReader.adopt_plan`).
 
-    A run that has lost its record keeps its id, as found in its checkpoints: they are still its own.
+    A run whose record is gone or damaged keeps its id, as its books or checkpoints say it: they are still its
+    own.
 
     Raises:
         RunMismatchError: The run that is there is of another dataset or plan.
-        OSError: It can't be written.
+        StorageUnreadableError, StorageUnwritableError: The storage does not answer.
     """
     try:
         there = read_run(storage)
-    except UnknownRunError:
-        found = CheckpointStore(storage, None).newest_valid().checkpoint
-        created = wanted.model_copy(update={"run_id": found.index.run_id}) if found else wanted
+    except (UnknownRunError, RunDamagedError):
+        created = wanted.model_copy(update={"run_id": _known_id(storage) or wanted.run_id})
         storage.write(_RUN_NAME, created.model_dump_json(indent=1).encode())
         return created
     if not _goes_on_by_its_own_rule(there, wanted):
@@ -108,7 +112,22 @@ def _goes_on_by_its_own_rule(there: RunRecord, wanted: RunRecord) -> bool:
     return earlier_rule(there.plan_facts, wanted.plan_facts, asked=asked) is not None
 
 
+def _known_id(storage: RunStorage) -> str | None:
+    """The run's id as its newest attempt or checkpoint says it; None of a run that has begun nothing."""
+    starts, _ = read_starts(storage)
+    if starts:
+        return starts[max(starts)].run_id
+    store = CheckpointStore(storage, None)
+    for folder in store.folders():
+        try:
+            return store.read_index(folder.name).run_id
+        except InvalidCheckpointError:
+            continue
+    return None
+
+
 def new_run(
+    run: str,
     *,
     dataset: str,
     dataset_fingerprint: str,
@@ -116,9 +135,10 @@ def new_run(
     plan_fingerprint: str,
     plan_facts: Mapping[str, Any],
 ) -> RunRecord:
-    """The record of a run that is to begin now."""
+    """The record of a run of this name that is to begin now."""
+    identity = json.dumps([run, dataset, dataset_fingerprint, plan_fingerprint]).encode()
     return RunRecord(
-        run_id=uuid.uuid4().hex,
+        run_id=checksum_of(identity).checksum,
         dataset=dataset,
         dataset_fingerprint=dataset_fingerprint,
         num_samples=num_samples,
@@ -130,24 +150,33 @@ def new_run(
 
 def read_run(storage: RunStorage) -> RunRecord:
     """Raises:
-    UnknownRunError: There is no run of this name, or what is there is not a run.
+    UnknownRunError: There is no run of this name.
+    RunDamagedError: What is there is not a run's record.
+    StorageUnreadableError: The storage does not say.
     """
     try:
         return RunRecord.model_validate_json(storage.read(_RUN_NAME))
-    except (OSError, ValidationError) as error:
+    except FileNotFoundError as error:
         raise UnknownRunError(storage.place(), storage.other_runs(_RUN_NAME)) from error
+    except ValidationError as error:
+        reason = f"is not a run's record: {error.errors()[0]['msg']}"
+        raise RunDamagedError(storage.place(_RUN_NAME), reason) from error
 
 
 def read_finished(storage: RunStorage) -> FinishedRecord | None:
-    """How the run finished; None while it has not."""
+    """How the run finished; None while it has not, or where that was cut off while it was written.
+
+    Raises:
+        StorageUnreadableError: The storage does not say.
+    """
     try:
         return FinishedRecord.model_validate_json(storage.read(_FINISHED_NAME))
-    except (OSError, ValidationError):
+    except (FileNotFoundError, ValidationError):
         return None
 
 
 def write_finished(storage: RunStorage, finished: FinishedRecord) -> None:
     """Raises:
-    OSError: It can't be written.
+    StorageUnwritableError: It can't be written.
     """
     storage.write(_FINISHED_NAME, finished.model_dump_json(indent=1).encode())

@@ -16,11 +16,12 @@ import torch
 
 from ray_trainer.planning.cursor import kafka_view
 from ray_trainer.training.agreement import Agreement, Decision, Wishes
-from ray_trainer.training.attempt import RunPlace
+from ray_trainer.training.attempt import Beginning, RunPlace
 from ray_trainer.training.checkpoint import CheckpointIndex, attempt_folder, checkpoint_name
 from ray_trainer.training.checkpoint_schedule import CheckpointSchedule
 from ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
 from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
+from ray_trainer.training.fence import FenceWatch, require_newest
 from ray_trainer.training.group_progress import GroupProgress, group_of
 from ray_trainer.training.kept_state import KeptState
 from ray_trainer.training.step_books import OpenStep, StepBooks
@@ -39,7 +40,15 @@ class RunningAttempt:
         kept: What a checkpoint holds.
     """
 
-    def __init__(self, place: RunPlace, began: AttemptStarted, *, reader: Any, kept: KeptState) -> None:
+    def __init__(
+        self,
+        place: RunPlace,
+        beginning: Beginning,
+        began: AttemptStarted,
+        *,
+        reader: Any,
+        kept: KeptState,
+    ) -> None:
         self._place = place
         self._link = place.context.link
         self._rank = place.peers.rank
@@ -49,16 +58,24 @@ class RunningAttempt:
         self.step = began.step
         self.is_stopped = False
         self.stop_asked = False
-        self._folder = attempt_folder(place.context.driver_attempt or began.attempt)
+        self._folder = attempt_folder(beginning.claim.driver.number)
         self._books = StepBooks()
         self._agreement = Agreement(place.peers)
         self._schedule = CheckpointSchedule(place.context.checkpoint_interval_s, now_s=time.monotonic())
+
+        def look() -> None:
+            require_newest(place.storage, beginning.claim)
+
+        self._fence = FenceWatch(look) if self._rank == 0 else None
         self._writer = CheckpointWriter(
             place.peers,
             place.storage,
             place.store,
             attempt=began.attempt,
             keep=place.context.keep_checkpoints,
+            since=beginning.since,
+            spare=beginning.passed_over,
+            look=look,
             on_outcome=self._on_outcome,
         )
         self._group = self._open_group()
@@ -123,6 +140,8 @@ class RunningAttempt:
 
     def abandon(self) -> None:
         """End the threads, and the groups of ranks where nothing waits in them any more."""
+        if self._fence is not None:
+            self._fence.close()
         if self._writer.close() and not self._agreement.is_pending:
             self._place.peers.close()
         if self._group is not None:
@@ -131,7 +150,8 @@ class RunningAttempt:
     def _wishes(self, now_s: float) -> Wishes:
         is_first = self._rank == 0
         due = is_first and not (self._writer.is_busy or self._wished_checkpoint)
-        due = due and self._schedule.is_due(now_s)
+        # A checkpoint of a run that was taken over doesn't count, which stops all ranks at the same step.
+        due = due and (self._schedule.is_due(now_s) or self._is_taken_over)
         self._wished_checkpoint |= due
         return Wishes(
             checkpoint=due,
@@ -141,6 +161,10 @@ class RunningAttempt:
             report=is_first and self._has_unreported and self._link.can_report,
             mean_loss=self._last.mean_loss() if self._last is not None else None,
         )
+
+    @property
+    def _is_taken_over(self) -> bool:
+        return self._fence is not None and self._fence.error is not None
 
     def _act(self, decision: Decision) -> None:
         if decision.preempted:  # before the copy: a notice that comes while it is taken is another one
@@ -203,6 +227,7 @@ class RunningAttempt:
     def _on_outcome(self, outcome: Outcome) -> None:
         """On the writer's thread."""
         index = outcome.index
+        self._schedule.written(cost_s=outcome.write_s)
         if outcome.is_saved:
             self._saved = CheckpointSaved(
                 index.attempt, index.step, index.epoch, index.samples_consumed, outcome.folder

@@ -39,7 +39,13 @@ import torch
 from torch import nn
 
 from ray_trainer.errors import ReaderRankError
-from ray_trainer.training.attempt import RunPlace, begin_attempt, find_checkpoint, load_checkpoint
+from ray_trainer.training.attempt import (
+    Beginning,
+    RunPlace,
+    begin_attempt,
+    begin_from_nothing,
+    find_beginning,
+)
 from ray_trainer.training.checkpoint import Checkpoint, CheckpointIndex
 from ray_trainer.training.events import Evaluated, Note
 from ray_trainer.training.kept_state import KeptState
@@ -70,11 +76,12 @@ class Session:
         state: Whatever else a checkpoint is to keep, by name: a gradient scaler, averaged weights, a second
             optimizer, counters. Anything with `state_dict` and `load_state_dict`; rank 0's is kept, and every
             rank loads it. The same names on every rank and each time the run goes on.
-        run: The run's name. In a worker of `train` this and the next three are the configuration's
+        run: The run's name. In a worker of `train` this and the next four are the configuration's
             (`TrainConfig`): leave them out.
         storage: Where its folder is: a path, or a URI of a file system that pyarrow knows.
         checkpoint_interval_s: Seconds between checkpoints, 0 or more; None: max(4 s, cost / 0.002).
-        keep_checkpoints: How many to keep, at least 1; None: 3.
+        keep_checkpoints: How many to keep, at least 2, as the newest may be the one that is damaged; None: 3.
+        begin_anew: Begin at step 0 although the run has had checkpoints; they stay, but don't count any more.
         seed: Of the random state that is set for each step; None: the reader's.
 
     Raises:
@@ -100,9 +107,10 @@ class Session:
         storage: str | Path | None = None,
         checkpoint_interval_s: float | None = None,
         keep_checkpoints: int | None = None,
+        begin_anew: bool = False,
         seed: int | None = None,
     ) -> None:
-        context = _context(run, storage, checkpoint_interval_s, keep_checkpoints)
+        context = _context(run, storage, checkpoint_interval_s, keep_checkpoints, begin_anew=begin_anew)
         self.model = model
         self.reader = reader
         self._kept = KeptState(model, optimizer, scheduler, state)
@@ -123,10 +131,10 @@ class Session:
         try:
             _require_own_part(peers, self.reader)
             self._kept.check(peers)
-            folder = RunStorage(context.storage, context.run)
+            folder = context.open_storage()
             record = peers.from_rank_zero(lambda: _open_run(folder, self.reader))
             self.reader.adopt_plan(record.plan_facts)
-            check_same_run(context.run, record, _run_of(self.reader))
+            check_same_run(context.run, record, _run_of(context.run, self.reader))
         except BaseException:
             peers.close()
             raise
@@ -164,7 +172,7 @@ class Session:
         """Load the newest valid checkpoint into model, optimizer, scheduler, other state and reader.
 
         What was passed over on the way (missing, truncated, foreign) is told. Call it on every rank, before
-        `steps`; without it the run begins anew.
+        `steps`; a loop that doesn't can only begin a run, not go on with one.
 
         Returns:
             Whether there was one.
@@ -174,28 +182,31 @@ class Session:
                 shapes or dtypes than are to be loaded.
             ShardedStateError, RanksDifferError: As when the session was made.
             CheckpointUnreadableError: Some rank can't read it.
+            NoCheckpointLeftError: There were checkpoints, none is valid, and begin_anew is not asked for.
+            RunTakenOverError: Another driver goes on with this run.
+            StorageUnreadableError: The storage doesn't say what there is.
         """
         if self._attempt is not None:
             raise RuntimeError("resume() comes first, once")
         self._kept.check(self._place.peers)
-        checkpoint, notes = find_checkpoint(self._place)
-        for note in notes:
+        beginning, state = find_beginning(self._place)
+        for note in beginning.notes:
             self._tell_note(note)
+        checkpoint = beginning.checkpoint
         if checkpoint is not None:
-            state = load_checkpoint(self._place, checkpoint)
             self._kept.load(state, self._place.storage.place(checkpoint.folder))
             self.reader.load_state_dict(checkpoint.index.reader)
             self._restore_threads(checkpoint.index)
-        self._begin(checkpoint)
+        self._begin(beginning)
         return checkpoint is not None
 
-    def _begin_anew(self) -> RunningAttempt:
+    def _begin_without_resuming(self) -> RunningAttempt:
         self._kept.check(self._place.peers)
-        return self._begin(None)
+        return self._begin(begin_from_nothing(self._place))
 
-    def _begin(self, checkpoint: Checkpoint | None) -> RunningAttempt:
-        began = begin_attempt(self._place, checkpoint)
-        self._attempt = RunningAttempt(self._place, began, reader=self.reader, kept=self._kept)
+    def _begin(self, beginning: Beginning) -> RunningAttempt:
+        began = begin_attempt(self._place, beginning)
+        self._attempt = RunningAttempt(self._place, beginning, began, reader=self.reader, kept=self._kept)
         self._attempt.stop_asked = self._stop_asked
         if has_batch_norm(self.model) and self.world_size > self.reader.global_batch_size / 4:
             self._tell_note(
@@ -212,7 +223,7 @@ class Session:
         The random state is set from (seed, step, rank) twice: before a batch is made, for what the reader's
         transform draws, and before it is handed out, for what the loop draws. Nothing comes after a stop.
         """
-        attempt = self._attempt or self._begin_anew()
+        attempt = self._attempt or self._begin_without_resuming()
         if attempt.is_stopped:
             return
         device = model_device(self.model)
@@ -369,7 +380,12 @@ class Session:
 
 
 def _context(
-    run: str | None, storage: str | Path | None, interval_s: float | None, keep_checkpoints: int | None
+    run: str | None,
+    storage: str | Path | None,
+    interval_s: float | None,
+    keep_checkpoints: int | None,
+    *,
+    begin_anew: bool,
 ) -> RunContext:
     context = current_run()
     if context is not None:
@@ -379,15 +395,16 @@ def _context(
             storage=storage,
             checkpoint_interval_s=interval_s,
             keep_checkpoints=keep_checkpoints,
+            begin_anew=begin_anew or None,
         )
         return context
     if run is None or storage is None:
         raise ValueError(
             "which run is this? Start the loop with evenload's train, or give Session a run and a storage"
         )
-    if keep_checkpoints is not None and keep_checkpoints < 1:
-        raise ValueError(f"keep_checkpoints is {keep_checkpoints}; it must be at least 1")
-    context = RunContext(run=run, storage=storage, checkpoint_interval_s=interval_s)
+    if keep_checkpoints is not None and keep_checkpoints < 2:
+        raise ValueError(f"keep_checkpoints is {keep_checkpoints}; it must be at least 2")
+    context = RunContext(run=run, storage=storage, checkpoint_interval_s=interval_s, begin_anew=begin_anew)
     context.keep_checkpoints = keep_checkpoints or context.keep_checkpoints
     return context
 
@@ -412,11 +429,12 @@ def _require_own_part(peers: Peers, reader: Any) -> None:
 
 def _open_run(storage: RunStorage, reader: Any) -> RunRecord:
     storage.require_writable()
-    return create_run(storage, _run_of(reader))
+    return create_run(storage, _run_of(storage.run, reader))
 
 
-def _run_of(reader: Any) -> RunRecord:
+def _run_of(run: str, reader: Any) -> RunRecord:
     return new_run(
+        run,
         dataset=reader.dataset.id,
         dataset_fingerprint=reader.dataset.fingerprint,
         num_samples=reader.num_samples,

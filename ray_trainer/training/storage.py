@@ -13,27 +13,48 @@ bears the number of its first one. Only here are paths made of names, and only h
 of the file system become one of ours. Nothing is ever renamed: object stores can't. What counts is
 decided by what a file says, not by what it is called (checkpoint.py).
 
+Only `FileNotFoundError` means that a file is absent. Every other error of the file system (a network that
+is away, throttling, rights that a server has lost for a moment) is tried again for `patience_s` seconds and
+then raised: were it taken for absence, a run would begin anew beside its own good checkpoints.
+
+Invariants, checked in tests/unit/test_storage.py:
+1. No error but FileNotFoundError is ever taken for absence.
+2. On a local file system, a file is on the disk before the one that is written after it.
+
 Read next: checkpoint.py, ledger.py.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs
+import stamina
 import xxhash
 
-from ray_trainer.errors import StorageUnwritableError
+from ray_trainer.errors import StorageUnreadableError, StorageUnwritableError
 
-__all__ = ["FileRecord", "RunStorage", "checksum_of"]
+__all__ = ["PATIENCE_S", "FileRecord", "HashingWriter", "RunStorage", "checksum_of"]
+
+PATIENCE_S: Final = 30.0
+
+T = TypeVar("T")
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _PROBE = ".evenload-can-write"
+_PROBE_PATIENCE_S = 2.0
+_PIECE_BYTES = 1 << 22
+
+# Or Python prints the names of stamina's events on stderr, where nobody has configured logging.
+logging.getLogger("stamina").addHandler(logging.NullHandler())
 
 
 class FileRecord(NamedTuple):
@@ -54,13 +75,14 @@ class RunStorage:
     Args:
         storage: A local path, or a URI of a file system that pyarrow knows (`s3://bucket/runs`).
         run: Letters, digits, `.`, `_`, `-`; begins with a letter or digit, at most 150.
+        patience_s: For how long an operation that the file system refuses is tried again, 0 or more.
 
     Raises:
         ValueError: The name can't be a folder's.
         StorageUnwritableError: pyarrow knows no such file system.
     """
 
-    def __init__(self, storage: str | Path, run: str) -> None:
+    def __init__(self, storage: str | Path, run: str, *, patience_s: float = PATIENCE_S) -> None:
         if not _RUN_NAME.fullmatch(run):
             raise ValueError(
                 f"{run!r} can't name a run: 1 to 150 letters, digits, '.', '_' or '-', beginning with a "
@@ -68,18 +90,22 @@ class RunStorage:
             )
         self.storage = str(storage)
         self.run = run
+        self.patience_s = patience_s
         try:
-            if "://" in self.storage:
-                self.filesystem, base = pyarrow.fs.FileSystem.from_uri(self.storage)
-            else:
+            if "://" not in self.storage:
                 self.storage = str(Path(self.storage).expanduser().absolute())
-                self.filesystem, base = pyarrow.fs.LocalFileSystem(), self.storage
+            self.filesystem, base = _open_filesystem(self.storage)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise StorageUnwritableError(self.storage, _sentence(error)) from error
         self.root = f"{base.rstrip('/')}/{run}"
 
-    def __reduce__(self) -> tuple[type[RunStorage], tuple[str, str]]:
-        return RunStorage, (self.storage, self.run)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.storage, self.run, self.patience_s)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether paths are those of this machine's own file system (a mounted one included)."""
+        return isinstance(self.filesystem, pyarrow.fs.LocalFileSystem)
 
     def path(self, name: str) -> str:
         """The path of `name` (relative to the run) in the file system's own words."""
@@ -95,44 +121,108 @@ class RunStorage:
         Raises:
             StorageUnwritableError: It can't be made or written, with the file system's reason.
         """
-        try:
-            self.write(_PROBE, b"evenload")
+
+        def probe() -> None:
+            self.write_once(_PROBE, b"evenload")
             self.delete_file(_PROBE)
-        except OSError as error:
-            raise StorageUnwritableError(self.place(), _sentence(error)) from error
+
+        # A folder that can't be written is mostly a slip of whoever named it, who should hear of it soon.
+        self._write_patiently("", probe, patience_s=min(self.patience_s, _PROBE_PATIENCE_S))
+
+    # -- reading -----------------------------------------------------------------------------------
 
     def exists(self, name: str = "") -> bool:
-        info: Any = self.filesystem.get_file_info(self.path(name))
-        return bool(info.type != pyarrow.fs.FileType.NotFound)
+        """Raises:
+        StorageUnreadableError: The file system does not say.
+        """
+        return self.size_of(name) is not None
+
+    def size_of(self, name: str) -> int | None:
+        """Bytes of a file (0 of a folder); None when there is none.
+
+        Raises:
+            StorageUnreadableError: The file system does not say.
+        """
+        info: Any = self._read_patiently(name, lambda: self.filesystem.get_file_info(self.path(name)))
+        return None if info.type == pyarrow.fs.FileType.NotFound else int(info.size or 0)
 
     def list_names(self, folder: str = "") -> list[str]:
-        """Names of what is directly in a folder, ascending; empty when there is no such folder."""
-        selector = pyarrow.fs.FileSelector(self.path(folder), allow_not_found=True, recursive=False)
-        return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+        """Names of what is directly in a folder, ascending; empty when there is no such folder.
+
+        Raises:
+            StorageUnreadableError: It can't be listed.
+        """
+        return sorted(info.base_name for info in self._list(self.path(folder), folder))
 
     def other_runs(self, marker: str) -> list[str]:
         """Runs in the same storage: folders that hold a file named `marker`."""
-        base = self.root.rpartition("/")[0]
-        selector = pyarrow.fs.FileSelector(base, allow_not_found=True, recursive=False)
-        folders = [info for info in self.filesystem.get_file_info(selector) if not info.is_file]
-        markers = self.filesystem.get_file_info([f"{folder.path}/{marker}" for folder in folders])
+        folders = [info for info in self._list(self.root.rpartition("/")[0], "") if not info.is_file]
+        names = [f"{folder.path}/{marker}" for folder in folders]
+        markers = self._read_patiently("", lambda: self.filesystem.get_file_info(names))
         return sorted(folder.base_name for folder, info in zip(folders, markers, strict=True) if info.is_file)
 
     def read(self, name: str) -> bytes:
-        """The whole content.
+        """The whole content of a small file.
 
         Raises:
-            OSError: It is not there, or can't be read.
+            FileNotFoundError: There is none.
+            StorageUnreadableError: It can't be read.
         """
-        with self.filesystem.open_input_file(self.path(name)) as source:
-            content: bytes = source.read()
-        return content
+
+        def read() -> bytes:
+            with self.filesystem.open_input_file(self.path(name)) as source:
+                content: bytes = source.read()
+            return content
+
+        return self._read_patiently(name, read)
+
+    def checksum(self, name: str) -> FileRecord:
+        """What a file of any size is, read once, a piece at a time.
+
+        Raises:
+            FileNotFoundError: There is none.
+            StorageUnreadableError: It can't be read.
+        """
+        return self._read_patiently(name, lambda: self._pass_through(name, len))
+
+    @contextmanager
+    def local_file(self, name: str) -> Iterator[tuple[Path, FileRecord]]:
+        """A file of any size as one of this machine's own, and what it is; it is read once, never held.
+
+        Raises:
+            FileNotFoundError: There is none.
+            StorageUnreadableError: It can't be read.
+            OSError: There is no room for a temporary copy of it (where the storage isn't local).
+        """
+        if self.is_local:
+            yield Path(self.path(name)), self.checksum(name)
+            return
+        with tempfile.NamedTemporaryFile(prefix="evenload-") as copy:
+
+            def fetch() -> FileRecord:
+                copy.seek(0)
+                copy.truncate()
+                return self._pass_through(name, copy.write)
+
+            record = self._read_patiently(name, fetch)
+            copy.flush()
+            yield Path(copy.name), record
+
+    # -- writing -----------------------------------------------------------------------------------
 
     def write(self, name: str, content: bytes) -> FileRecord:
-        """Write a whole file, making its folders.
+        """Write a whole small file, making its folders; tried again while the file system refuses.
 
         Raises:
-            OSError: It can't be written.
+            StorageUnwritableError: It can't be written.
+        """
+        return self._write_patiently(name, lambda: self.write_once(name, content))
+
+    def write_once(self, name: str, content: bytes) -> FileRecord:
+        """The same for who has a better moment to try again.
+
+        Raises:
+            OSError: It can't be written now.
         """
         with self.open_writer(name) as writer:
             writer.write(content)
@@ -140,13 +230,25 @@ class RunStorage:
 
     @contextmanager
     def open_writer(self, name: str) -> Iterator[HashingWriter]:
-        """A file to be written front to back; after the block, `record` says what was written."""
+        """A file to be written front to back; after the block, `record` says what was written.
+
+        Raises:
+            OSError: It can't be written now.
+        """
         path = self.path(name)
-        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        folder = path.rpartition("/")[0]
+        is_new = self.is_local and not os.path.isdir(folder)
+        self.filesystem.create_dir(folder, recursive=True)
         with self.filesystem.open_output_stream(path) as sink:
             writer = HashingWriter(sink)
             yield writer
         writer.close()
+        if self.is_local:
+            # Else a power failure may leave an index whose checkpoint is not on the disk yet.
+            _sync(path)
+            _sync(folder)
+            if is_new:
+                self._sync_above(folder)
 
     def delete_file(self, name: str) -> None:
         self.filesystem.delete_file(self.path(name))
@@ -155,11 +257,51 @@ class RunStorage:
         self.filesystem.delete_dir(self.path(name))
 
     def upload_folder(self, local: Path, name: str) -> None:
-        """Replace folder `name` by the files of a local one (its sub-folders too)."""
+        """Replace folder `name` by the files of a local one (its sub-folders too).
+
+        Raises:
+            StorageUnwritableError: It can't be replaced.
+        """
         if self.exists(name):
-            self.delete_folder(name)
+            self._write_patiently(name, lambda: self.delete_folder(name))
         for source in sorted(path for path in local.rglob("*") if path.is_file()):
             self.write(f"{name}/{source.relative_to(local).as_posix()}", source.read_bytes())
+
+    # -- leaves ------------------------------------------------------------------------------------
+
+    def _list(self, path: str, name: str) -> list[Any]:
+        selector = pyarrow.fs.FileSelector(path, allow_not_found=True, recursive=False)
+        found: list[Any] = self._read_patiently(name, lambda: self.filesystem.get_file_info(selector))
+        return found
+
+    def _pass_through(self, name: str, take: Callable[[bytes], object]) -> FileRecord:
+        digest, size_bytes = xxhash.xxh3_128(), 0
+        with self.filesystem.open_input_stream(self.path(name)) as source:
+            while piece := source.read(_PIECE_BYTES):
+                digest.update(piece)
+                take(piece)
+                size_bytes += len(piece)
+        return FileRecord(size_bytes, digest.hexdigest())
+
+    def _read_patiently(self, name: str, read: Callable[[], T]) -> T:
+        try:
+            return _retried(read, _may_pass, self.patience_s)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageUnreadableError(self.place(name), _sentence(error)) from error
+
+    def _write_patiently(self, name: str, write: Callable[[], T], *, patience_s: float | None = None) -> T:
+        try:
+            return _retried(write, OSError, self.patience_s if patience_s is None else patience_s)
+        except OSError as error:
+            raise StorageUnwritableError(self.place(name), _sentence(error)) from error
+
+    def _sync_above(self, folder: str) -> None:
+        """A new folder is an entry of the one above, up to the storage's own."""
+        while folder.startswith(self.root):
+            folder = folder.rpartition("/")[0]
+            _sync(folder)
 
 
 class HashingWriter:
@@ -190,6 +332,42 @@ class HashingWriter:
     @property
     def record(self) -> FileRecord:
         return FileRecord(self._size_bytes, self._hash.hexdigest())
+
+
+def _open_filesystem(storage: str) -> tuple[Any, str]:
+    """The file system of a storage, and the storage's path in it."""
+    if "://" in storage:
+        filesystem, base = pyarrow.fs.FileSystem.from_uri(storage)
+        return filesystem, base
+    return pyarrow.fs.LocalFileSystem(), storage
+
+
+def _reopen(storage: str, run: str, patience_s: float) -> RunStorage:
+    return RunStorage(storage, run, patience_s=patience_s)
+
+
+def _retried(call: Callable[[], T], on: Any, patience_s: float) -> T:
+    if patience_s <= 0:
+        return call()
+    for attempt in stamina.retry_context(
+        on=on, attempts=None, timeout=patience_s, wait_initial=0.1, wait_max=3.0, wait_jitter=0.2
+    ):
+        with attempt:
+            return call()
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another try may succeed: of what isn't there, no."""
+    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _sentence(error: BaseException) -> str:

@@ -1,22 +1,32 @@
-"""Several ranks as processes of one machine, without Ray: to test what ranks do together, and to kill one.
+"""Several ranks as processes of one machine, without Ray, and a storage that fails or waits when told to.
 
 Processes are forked from a server that has torch imported, so a group of three is up in a second.
 """
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import multiprocessing.context
 import os
 import runpy
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from unittest import mock
 
-__all__ = ["RankProcesses", "rank_processes"]
+import pyarrow as pa
+import pyarrow.fs
+
+from ray_trainer.training import storage
+
+__all__ = ["Before", "RankProcesses", "interposed_storage", "rank_processes"]
+
+# Called before each operation ("list", "stat", "read", "write", "delete") with its path; may raise, or wait.
+Before: TypeAlias = Callable[[str, str], None]
 
 _PRELOAD = [
     "torch",
@@ -109,3 +119,97 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+@contextmanager
+def interposed_storage(make_before: Callable[[], Before]) -> Iterator[None]:
+    """Let every storage that is opened within the block behave as one of objects that asks first.
+
+    A file is there when its writer has closed it, whole; folders are there as on a local file system.
+
+    Args:
+        make_before: Called by whoever opens a storage, on that thread.
+    """
+
+    def open_filesystem(place: str) -> tuple[Any, str]:
+        return pyarrow.fs.PyFileSystem(_Interposed(make_before())), place.removeprefix("file://")
+
+    with mock.patch.object(storage, "_open_filesystem", open_filesystem):
+        yield
+
+
+class _Interposed(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
+    def __init__(self, before: Before) -> None:
+        self._before = before
+        self._local: Any = pyarrow.fs.LocalFileSystem()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def get_type_name(self) -> str:
+        return "interposed"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> Any:
+        self._before("stat", paths[0] if paths else "")
+        return self._local.get_file_info(paths)
+
+    def get_file_info_selector(self, selector: Any) -> Any:
+        self._before("list", selector.base_dir)
+        return self._local.get_file_info(selector)
+
+    def open_input_stream(self, path: str) -> Any:
+        return self.open_input_file(path)
+
+    def open_input_file(self, path: str) -> Any:
+        self._before("read", path)
+        return pa.PythonFile(open(path, "rb"), mode="r")
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        del metadata
+        self._before("write", path)
+        return pa.PythonFile(_Put(path), mode="w")
+
+    def open_append_stream(self, path: str, metadata: Any) -> Any:
+        raise NotImplementedError
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        self._local.create_dir(path, recursive=recursive)
+
+    def delete_dir(self, path: str) -> None:
+        self._before("delete", path)
+        self._local.delete_dir(path)
+
+    def delete_file(self, path: str) -> None:
+        self._before("delete", path)
+        self._local.delete_file(path)
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool) -> None:
+        raise NotImplementedError
+
+    def delete_root_dir_contents(self) -> None:
+        raise NotImplementedError
+
+    def move(self, src: str, dest: str) -> None:
+        raise NotImplementedError("object stores can't")
+
+    def copy_file(self, src: str, dest: str) -> None:
+        raise NotImplementedError
+
+
+class _Put(io.BytesIO):
+    """Becomes a file when it is closed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def close(self) -> None:
+        if not self.closed:
+            Path(self._path).write_bytes(self.getvalue())
+        super().close()

@@ -21,6 +21,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, Final
 
 import ray
@@ -30,17 +31,29 @@ from ray.train.torch import TorchTrainer
 
 from kafka_connection.connection import Connection
 from kafka_connection.environment import evenload_home, resolve_connection
-from ray_trainer.errors import InvalidCheckpointError, TrainingFailedError, UnknownRunError
+from ray_trainer.errors import (
+    InvalidCheckpointError,
+    RunMismatchError,
+    TrainingFailedError,
+    UnknownRunError,
+)
 from ray_trainer.recipes.registry import find_recipe
 from ray_trainer.training.audit import covered_segments
 from ray_trainer.training.board import Board, WorkerFailure
 from ray_trainer.training.checkpoint import CheckpointStore, attempt_folder
 from ray_trainer.training.events import Event, Note, StepDone, Stopping
-from ray_trainer.training.ledger import next_attempt
+from ray_trainer.training.fence import FenceWatch, claim_run, require_newest
+from ray_trainer.training.ledger import began_anew_at, read_starts
 from ray_trainer.training.loss_curve import CURVE_NAME, LossPoint, mean_by_epoch, read_curve, write_curve
 from ray_trainer.training.ray_cluster import ClusterFacts, joined_cluster
 from ray_trainer.training.run_names import default_run_name
-from ray_trainer.training.run_record import FinishedRecord, read_finished, read_run, write_finished
+from ray_trainer.training.run_record import (
+    FinishedRecord,
+    RunRecord,
+    read_finished,
+    read_run,
+    write_finished,
+)
 from ray_trainer.training.stop_signal import stop_on_signal
 from ray_trainer.training.storage import RunStorage
 from ray_trainer.training.train_config import TrainConfig, TrainResult
@@ -83,14 +96,21 @@ def train(
     connection = config.connection
     name = recipe if isinstance(recipe, str) else _loop_name(recipe)
     run = config.run or default_run_name(name, config.dataset)
-    storage = RunStorage(config.storage or evenload_home() / "runs", run)
+    storage = RunStorage(
+        config.storage or evenload_home() / "runs", run, patience_s=config.storage_patience_s
+    )
     if isinstance(recipe, str):
         connection = connection or resolve_connection()
         config = find_recipe(recipe).load().check(config, connection, storage)
     storage.require_writable()
-    finished = read_finished(storage)
+    finished = None if config.begin_anew else _counted_finish(storage)
     if finished is not None and finished.epochs >= config.epochs:
-        on_event(Note(f"run {run!r} has finished its {finished.epochs} epochs; more --epochs go on with it"))
+        of = _check_same_data(storage, finished, config)
+        on_event(
+            Note(
+                f"run {run!r} has finished its {finished.epochs} epochs of {of}; more --epochs go on with it"
+            )
+        )
         return TrainResult(**{**finished.result, "was_finished": True})
     driver = _Driver(recipe, config, connection, storage, on_event, progress_interval_s)
     return driver.run()
@@ -114,15 +134,17 @@ class _Driver:
         self._connection = connection
         self._storage = storage
         self._on_event = on_event
-        self._attempt = next_attempt(storage)
+        self._claim = claim_run(storage)
+        self._attempt = self._claim.number
         self._told_step: StepDone | None = None
         self._told_at_s = float("-inf")
 
     def run(self) -> TrainResult:
-        with joined_cluster(self._config) as cluster:
+        fence = FenceWatch(lambda: require_newest(self._storage, self._claim))
+        with closing(fence), joined_cluster(self._config) as cluster:
             actor: Any = ray.remote(num_cpus=0)(Board)
             board = actor.remote(fruitless_max=_FRUITLESS_MAX)
-            outcome = self._watch(board, self._trainer(board, cluster))
+            outcome = self._watch(board, self._trainer(board, cluster), fence)
             restarts = ray.get(board.get_num_restarts.remote())
         return self._result(outcome, restarts)
 
@@ -138,7 +160,7 @@ class _Driver:
             recipe=self._recipe,
             run=storage.run,
             storage=storage.storage,
-            driver_attempt=self._attempt,
+            claim=self._claim,
             board=board,
             default_threads=cluster.cpus_per_worker,
             device=device,
@@ -159,8 +181,12 @@ class _Driver:
             ),
         )
 
-    def _watch(self, board: Any, trainer: TorchTrainer) -> Mapping[str, Any]:
-        """Run `fit` on a thread of its own, and tell what happens until it ends."""
+    def _watch(self, board: Any, trainer: TorchTrainer, fence: FenceWatch) -> Mapping[str, Any]:
+        """Run `fit` on a thread of its own, and tell what happens until it ends.
+
+        Raises:
+            RunTakenOverError: Another driver has claimed the run; the workers end with the cluster's session.
+        """
         fitted: dict[str, Any] = {}
 
         def fit() -> None:
@@ -176,6 +202,8 @@ class _Driver:
             is_told = False
             while thread.is_alive():
                 thread.join(_LOOK_S)
+                if fence.error is not None:
+                    raise fence.error
                 if asked.is_set() and not is_told:
                     is_told = True
                     ray.get(board.ask_stop.remote())
@@ -236,6 +264,7 @@ class _Driver:
                 attempt=max(1, outcome["attempt"]),
                 step=outcome["steps"],
                 result=result.to_dict(),
+                asked={"dataset": config.dataset, "seed": config.seed},
             )
             write_finished(storage, finished)
         return result
@@ -304,6 +333,45 @@ def _finished_checkpoints(storage: RunStorage) -> list[str]:
             continue
         found.append(storage.place(folder.name))
     return found
+
+
+def _counted_finish(storage: RunStorage) -> FinishedRecord | None:
+    """How the run finished, unless it has begun anew since."""
+    finished = read_finished(storage)
+    if finished is not None and finished.attempt < began_anew_at(read_starts(storage)[0]):
+        return None
+    return finished
+
+
+def _check_same_data(storage: RunStorage, finished: FinishedRecord, config: TrainConfig) -> str:
+    """Refuse the result of another training. A recipe has compared more already; a loop of one's own has not.
+
+    Returns:
+        The dataset that the run was trained on. (A name without a version means any version of it.)
+
+    Raises:
+        RunMismatchError: The finished run is of another dataset or seed.
+    """
+    try:
+        record: RunRecord | None = read_run(storage)
+    except UnknownRunError:  # a loop of one's own, without a session
+        record = None
+    asked = finished.asked
+    trained = record.dataset if record else str(asked.get("dataset", config.dataset))
+    # What a loop makes of the configuration is its own: so what was asked for is compared with what is asked.
+    seed = asked.get("seed", record.plan_facts.get("seed") if record else None)
+    has_version = "@" in config.dataset and "@" in trained
+    is_same = config.dataset == asked.get("dataset") or (
+        trained == config.dataset
+        if has_version
+        else trained.partition("@")[0] == config.dataset.partition("@")[0]
+    )
+    differences: dict[str, tuple[object, object]] = {} if is_same else {"dataset": (trained, config.dataset)}
+    if seed is not None and seed != config.seed:
+        differences["seed"] = (seed, config.seed)
+    if differences:
+        raise RunMismatchError(storage.run, differences)
+    return trained
 
 
 def _loop_name(loop: Loop) -> str:

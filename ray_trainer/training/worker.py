@@ -25,6 +25,7 @@ from kafka_connection.connection import Connection
 from ray_trainer.errors import TrainingFailedError
 from ray_trainer.recipes.registry import find_recipe
 from ray_trainer.training.board import WorkerFailure
+from ray_trainer.training.fence import DriverClaim
 from ray_trainer.training.run_context import RunContext, entered
 from ray_trainer.training.storage import RunStorage
 from ray_trainer.training.train_config import TrainConfig
@@ -56,6 +57,7 @@ class WorkerJob:
 
     Attributes:
         recipe: A recipe's name, or a loop: a function of one dict.
+        claim: The driver's.
         board: Handle of the board's actor.
         default_threads: torch threads of a run that begins.
     """
@@ -65,7 +67,7 @@ class WorkerJob:
     recipe: str | Loop
     run: str
     storage: str
-    driver_attempt: int
+    claim: DriverClaim
     board: Any
     default_threads: int
     device: str
@@ -89,7 +91,9 @@ def run_worker(job: WorkerJob) -> dict[str, Any]:
     context = RunContext(
         run=job.run,
         storage=job.storage,
-        driver_attempt=job.driver_attempt,
+        claim=job.claim,
+        begin_anew=config.begin_anew,
+        storage_patience_s=config.storage_patience_s,
         checkpoint_interval_s=config.checkpoint_interval_s,
         keep_checkpoints=config.keep_checkpoints,
         torch_threads=config.cpus_per_worker,

@@ -11,6 +11,7 @@ from ray_trainer.errors import InvalidCheckpointError, StorageUnwritableError
 from ray_trainer.training.checkpoint import (
     INDEX_NAME,
     STATE_NAME,
+    Checkpoint,
     CheckpointIndex,
     CheckpointStore,
     attempt_folder,
@@ -80,7 +81,8 @@ def test_a_finished_checkpoint_is_found_and_its_content_comes_back(storage: RunS
     assert found.checkpoint is not None
     assert found.checkpoint.folder == folder
     assert found.checkpoint.index.samples_consumed == 320
-    assert CheckpointStore(storage, "run-a").read_file(found.checkpoint, STATE_NAME) == STATE
+    with CheckpointStore(storage, "run-a").open_file(found.checkpoint, STATE_NAME) as path:
+        assert path.read_bytes() == STATE
 
 
 def test_a_run_without_checkpoints_has_none_and_nothing_to_say(storage: RunStorage) -> None:
@@ -204,8 +206,10 @@ def test_verifying_names_the_folder_and_what_is_wrong(storage: RunStorage) -> No
     folder = take_checkpoint(storage)
     damage(storage, f"{folder}/{STATE_NAME}", keep=1)
 
+    store = CheckpointStore(storage, "run-a")
+    checkpoint = Checkpoint(folder, store.read_index(folder))
     with pytest.raises(InvalidCheckpointError, match=r"has 1 bytes .* listed are 1024 bytes") as caught:
-        CheckpointStore(storage, "run-a").verify(folder)
+        store.verify(checkpoint)
     assert folder in caught.value.place
 
 

@@ -15,7 +15,6 @@ from ray_trainer.training.ledger import (
     StepEntry,
     lineage,
     list_attempts,
-    next_attempt,
     read_parts,
     read_starts,
     write_entries,
@@ -97,16 +96,6 @@ def test_starts_are_listed_and_unreadable_ones_with_books_are_named(storage: Run
     assert starts[2].resumed_from.step == 10
     assert len(notes) == 1
     assert "attempt-000003" in notes[0]
-
-
-def test_attempt_numbers_are_never_used_twice(storage: RunStorage) -> None:
-    assert next_attempt(storage) == 1
-    storage.write("attempt-000001/.marker", b"")  # the driver's folder, made before its workers begin
-    assert next_attempt(storage, at_least=1) == 1
-    write_start(storage, start_of(1))
-    assert next_attempt(storage, at_least=1) == 2
-    storage.write("attempt-000005/.marker", b"")
-    assert next_attempt(storage) == 6
 
 
 def test_a_lineage_goes_back_through_the_checkpoints_that_were_resumed_from() -> None:

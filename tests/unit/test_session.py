@@ -19,6 +19,7 @@ from ray_trainer.errors import (
     CheckpointUnreadableError,
     CheckpointWriteError,
     CursorMismatchError,
+    NoCheckpointLeftError,
     ReaderRankError,
     RunMismatchError,
     RunTakenOverError,
@@ -183,6 +184,20 @@ def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
 
     assert len(run.checkpoint_steps()) == 2
     assert run.checkpoint_steps()[0] == 12
+    with pytest.raises(ValueError, match="at least 2"):
+        Run(tmp_path, keep_checkpoints=1).train()
+
+
+def test_what_was_passed_over_is_not_deleted(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=6)
+    storage = RunStorage(tmp_path, "toy")
+    newest = CheckpointStore(storage, None).folders()[0].name
+    storage.write(f"{newest}/{STATE_NAME}", b"cut off")
+
+    Run(tmp_path, keep_checkpoints=2).train()
+
+    assert storage.exists(f"{newest}/{INDEX_NAME}")
+    assert len(CheckpointStore(storage, None).folders()) == 3
 
 
 def test_a_stop_writes_a_checkpoint_and_ends_the_loop(tmp_path: Path) -> None:
@@ -308,22 +323,71 @@ def test_a_bad_newest_checkpoint_falls_back_says_so_and_stays_exact(
     assert resumed.audit_is_exact()
 
 
-def test_without_any_valid_checkpoint_the_run_begins_anew_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("harm", ["no index", "no folder", "flipped bit"])
+def test_without_any_valid_checkpoint_a_run_that_had_one_begins_anew_only_when_it_is_told_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str
 ) -> None:
-    run = Run(tmp_path)
-    run.train(steps=5)
+    Run(tmp_path).train(steps=5)
     storage = RunStorage(tmp_path, "toy")
-    for folder in CheckpointStore(storage, None).folders():
-        storage.delete_file(f"{folder.name}/{INDEX_NAME}")
+    folders = [folder.name for folder in CheckpointStore(storage, None).folders()]
+    for folder in folders:
+        if harm == "no index":
+            storage.delete_file(f"{folder}/{INDEX_NAME}")
+        elif harm == "no folder":
+            storage.delete_folder(folder)
+        else:
+            content = bytearray(storage.read(f"{folder}/{STATE_NAME}"))
+            content[300] ^= 1
+            storage.write(f"{folder}/{STATE_NAME}", bytes(content))
 
-    again = Run(tmp_path)
+    with pytest.raises(NoCheckpointLeftError, match=r"has trained before .*--begin-anew"):
+        Run(tmp_path).train()
+    again = Run(tmp_path, begin_anew=True)
     with caplog.at_level("INFO"):
-        again.train()
+        again.train(steps=6)
+    more = Run(tmp_path)
+    more.train()
 
-    assert len(again.losses) == 12
-    assert "no valid checkpoint is left, so the run begins anew" in caplog.messages
-    assert again.audit_is_exact()
+    assert len(again.losses) + len(more.losses) in (12, 13)
+    assert more.audit_is_exact()
+    if harm != "no folder":
+        assert "the run begins anew, as it was told to; its earlier checkpoints stay" in caplog.messages
+        assert all(storage.exists(folder) for folder in folders)
+
+
+def test_a_run_begun_anew_does_not_go_back_to_what_was_before(tmp_path: Path) -> None:
+    first = Run(tmp_path)
+    first.train(steps=6)
+    before = first.checkpoint_steps()
+    Run(tmp_path, begin_anew=True, checkpoint_interval_s=3600.0).train(steps=2)
+
+    resumed = Run(tmp_path)
+    resumed.train()
+
+    assert len(resumed.losses) == 12
+    assert resumed.audit_is_exact()
+    assert set(before) <= set(resumed.checkpoint_steps())
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_simply_begins(tmp_path: Path) -> None:
+    for _ in range(2):
+        Run(tmp_path, checkpoint_interval_s=3600.0).train(steps=3)
+
+    run = Run(tmp_path)
+    run.train()
+
+    assert len(run.losses) == 12
+    assert run.audit_is_exact()
+
+
+def test_a_loop_that_does_not_resume_can_not_throw_a_training_away(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=4)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = Session(model, optimizer, None, make_reader(), run="toy", storage=tmp_path)
+
+    with pytest.raises(RuntimeError, match=r"has trained before .* call session\.resume\(\)"):
+        next(session.steps())
 
 
 def test_a_run_that_lost_its_record_still_knows_its_checkpoints(tmp_path: Path) -> None:

@@ -66,6 +66,18 @@ def test_checkpoints_cost_at_most_a_five_hundredth_of_the_time() -> None:
     assert schedule.interval_s == pytest.approx(25.0)  # one cheap copy does not double their number at once
 
 
+def test_writing_checkpoints_takes_at_most_a_twentieth_of_the_time() -> None:
+    schedule = CheckpointSchedule(None, now_s=0.0)
+    schedule.taken(0.0, cost_s=0.001)
+    schedule.written(cost_s=3.0)
+
+    assert schedule.interval_s == pytest.approx(60.0)
+    schedule.written(cost_s=0.1)
+    assert schedule.interval_s == pytest.approx(30.0)  # one quick write does not double their number at once
+    schedule.taken(60.0, cost_s=0.1)
+    assert schedule.interval_s == pytest.approx(50.0)  # whichever of the two rules asks for more
+
+
 def test_a_given_interval_is_kept_and_an_impossible_one_refused() -> None:
     schedule = CheckpointSchedule(0.5, now_s=0.0)
     schedule.taken(0.0, cost_s=10.0)
@@ -287,6 +299,9 @@ def test_only_a_machine_that_ray_has_not_named_before_is_a_notice(
 
 EXAMPLES = [
     errors.StorageUnwritableError("/x", "denied"),
+    errors.StorageUnreadableError("/x", "throttled"),
+    errors.NoCheckpointLeftError("/x", evidence="it finished", reasons=["a", "b", "c", "d"]),
+    errors.RunDamagedError("/x/run.json", "is damaged"),
     errors.InvalidCheckpointError("/x", "short"),
     errors.CheckpointMismatchError("/x", {"dataset": ("a@1", "a@2")}),
     errors.ShardedStateError("model.0.weight", kind="DTensor", rank=1),
