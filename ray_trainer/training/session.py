@@ -46,7 +46,7 @@ from ray_trainer.training.attempt import (
     begin_from_nothing,
     find_beginning,
 )
-from ray_trainer.training.checkpoint import Checkpoint, CheckpointIndex
+from ray_trainer.training.checkpoint import CheckpointIndex
 from ray_trainer.training.events import Evaluated, Note
 from ray_trainer.training.kept_state import KeptState
 from ray_trainer.training.model import has_batch_norm, model_device, set_gradient_sync
