@@ -282,7 +282,7 @@ def test_what_the_driver_says_is_not_said_otherwise_by_a_loop_in_its_worker(
 
 
 def test_keeping_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep_checkpoints is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="keep_checkpoints is 0; it must be at least 2"):
         Run(tmp_path, keep_checkpoints=0).train()
 
 
