@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_trainer.planning.blocks import BlockTable
@@ -13,7 +13,6 @@ from ray_trainer.planning.cursor import Cursor, kafka_view
 from ray_trainer.planning.plan import EpochPlan, PlanRule
 
 
-@settings(deadline=None)
 @given(
     runs=st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 30), st.sampled_from([1, 1, 3, 20])),

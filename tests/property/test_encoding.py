@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset_catalog.encoding import (
@@ -22,7 +22,6 @@ from dataset_catalog.encoding import (
 )
 
 # The first text that Hypothesis draws costs a second, and two cores may be busy.
-patiently = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Column = tuple[pa.DataType, st.SearchStrategy[Any]]
 
@@ -106,7 +105,6 @@ def _no_nan(value: Any) -> Any:
     return [_no_nan(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-@patiently
 @given(slices())
 def test_a_slice_comes_back_with_the_same_rows_and_the_same_hashes(
     case: tuple[pa.RecordBatch, int, int],
@@ -118,7 +116,6 @@ def test_a_slice_comes_back_with_the_same_rows_and_the_same_hashes(
     assert np.array_equal(sample_hashes(decoded), sample_hashes(batch)[start : start + length])
 
 
-@patiently
 @given(st.lists(st.none() | st.text(max_size=20), min_size=1, max_size=50))
 def test_a_slice_of_texts_is_encoded_in_as_many_bytes_as_a_copy_of_its_rows(
     texts: list[str | None],
@@ -138,7 +135,6 @@ def test_a_slice_of_texts_is_encoded_in_as_many_bytes_as_a_copy_of_its_rows(
         assert len(encode_samples(rows)) <= len(encode_samples(copy)) + padding
 
 
-@patiently
 @given(slices(), st.integers(1, 7))
 def test_an_address_of_any_alignment_is_decoded(case: tuple[pa.RecordBatch, int, int], shift: int) -> None:
     batch, _, _ = case
@@ -147,7 +143,6 @@ def test_an_address_of_any_alignment_is_decoded(case: tuple[pa.RecordBatch, int,
     assert np.array_equal(sample_hashes(decode_samples(moved, batch.schema)), sample_hashes(batch))
 
 
-@patiently
 @given(batches())
 def test_one_record_a_row_holds_the_same_samples_as_one_record_for_all(batch: pa.RecordBatch) -> None:
     decoded = decode_records(encode_records(batch, "arrow"), batch.schema, "arrow")
@@ -155,7 +150,6 @@ def test_one_record_a_row_holds_the_same_samples_as_one_record_for_all(batch: pa
     assert np.array_equal(sample_hashes(decoded), sample_hashes(batch))
 
 
-@patiently
 @given(batches(), st.randoms(use_true_random=False))
 def test_the_checksum_depends_on_the_samples_and_not_on_their_order(
     batch: pa.RecordBatch, random: Any
@@ -170,7 +164,6 @@ def test_the_checksum_depends_on_the_samples_and_not_on_their_order(
     assert total == add_checksum(0, hashes) == expected
 
 
-@patiently
 @given(st.data())
 def test_rows_have_equal_hashes_only_if_they_are_equal(data: st.DataObject) -> None:
     kind, value = data.draw(_columns.filter(lambda column: not _has_decimal(column[0])))
@@ -192,7 +185,6 @@ def _bitwise(value: Any) -> Any:
     return [_bitwise(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-@patiently
 @given(st.lists(st.none() | st.sampled_from(["red", "green", ""]), min_size=1, max_size=20))
 def test_dictionaries_run_ends_and_views_are_stored_as_the_values_they_stand_for(
     words: list[str | None],
@@ -223,7 +215,6 @@ _json_values: list[Column] = [
 ]
 
 
-@patiently
 @given(st.data())
 def test_json_records_hold_the_same_samples(data: st.DataObject) -> None:
     kind, value = data.draw(st.sampled_from(_json_values))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import crc32c
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -107,13 +107,13 @@ def test_what_is_mutated_is_sound_before() -> None:
     assert [record.offset for record in take(batch_of(SOUND))] == list(range(FIRST, END))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400)
 @given(st.lists(hostile_batches(), min_size=1, max_size=3).map(b"".join))
 def test_hostile_batches_give_records_within_the_range_or_the_one_error(data: bytes) -> None:
     take(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_so_do_batches_with_any_header(data: st.DataObject) -> None:
     batch = bytearray(mutated(data.draw, batch_of(SOUND)))
@@ -195,7 +195,7 @@ def test_the_answer_that_is_mutated_is_sound_before() -> None:
     assert bytes(read_fetch_answer(memoryview(ANSWER)).records) == b"abc"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data())
 def test_a_hostile_answer_is_read_or_refused_with_the_one_error(data: st.DataObject) -> None:
     frame = mutated(data.draw, ANSWER)

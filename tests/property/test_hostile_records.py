@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataset_catalog.damaged_records import find_damaged
@@ -157,7 +157,6 @@ def test_what_can_not_be_read_again_is_not_published() -> None:
         split_document(os.urandom(33 << 20), 1 << 20)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_manifest_with_any_field_changed_is_sound_or_refused(data: st.DataObject) -> None:
     header, runs = header_and_runs()
@@ -169,7 +168,6 @@ def test_a_manifest_with_any_field_changed_is_sound_or_refused(data: st.DataObje
     decoded_or_refused(document_of(json.dumps(header).encode(), runs))
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_manifest_with_any_run_changed_is_sound_or_refused(data: st.DataObject) -> None:
     header, _ = header_and_runs()
@@ -190,7 +188,6 @@ def test_runs_whose_sums_overflow_are_refused(run: tuple[int, int, int]) -> None
         PartitionRuns(0, [run])
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_manifest_with_flipped_cut_or_spliced_bytes_is_sound_or_refused(data: st.DataObject) -> None:
     document = bytearray(join_parts(manifest_with_runs().to_parts()))
@@ -224,7 +221,6 @@ def test_a_schema_that_no_loader_writes_is_refused() -> None:
         _ = make_manifest(make_batch(0), [], schema_ipc=encode_schema(twice)).arrow_schema
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_manifest_with_a_damaged_schema_is_sound_or_refused(data: st.DataObject) -> None:
     schema = bytearray(make_batch(0).schema.serialize().to_pybytes())
@@ -245,7 +241,6 @@ def test_a_topic_of_evenload_or_kafka_itself_is_no_datasets_topic() -> None:
             LoadProgress.from_record(key, value)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_progress_with_any_field_changed_is_sound_or_refused(data: st.DataObject) -> None:
     content = json.loads(PROGRESS_VALUE)
@@ -264,7 +259,6 @@ def test_progress_with_any_field_changed_is_sound_or_refused(data: st.DataObject
         said(error)
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=300) | st.sampled_from([DEEP, b"1" * 9999, b'{"format": NaN}', b'{"format":1e999}'])
 )

@@ -33,7 +33,7 @@ def contexts(draw: st.DrawFn, *, replication: int | None = None) -> GoalContext:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(contexts(), st.sampled_from([disk_usage, dataset_spread]))
 def test_a_goal_gives_shares(context: GoalContext, goal: Goal) -> None:
     shares = goal(context)
@@ -42,7 +42,7 @@ def test_a_goal_gives_shares(context: GoalContext, goal: Goal) -> None:
     assert shares.sum() == pytest.approx(1.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(contexts())
 def test_partitions_with_the_same_replicas_get_the_same(context: GoalContext) -> None:
     each: dict[frozenset[int], list[float]] = {}
@@ -53,7 +53,7 @@ def test_partitions_with_the_same_replicas_get_the_same(context: GoalContext) ->
         assert shares == pytest.approx([shares[0]] * len(shares), abs=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(contexts(replication=1), st.integers(0, 5), st.integers(1, 10**9))
 def test_more_bytes_on_a_broker_never_raise_what_is_sent_there(
     context: GoalContext, which: int, more_bytes: int
@@ -73,7 +73,7 @@ def test_more_bytes_on_a_broker_never_raise_what_is_sent_there(
     assert disk_usage(other)[is_there].sum() <= disk_usage(context)[is_there].sum() + 1e-12
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(contexts())
 def test_dataset_spread_leaves_who_gets_something_at_one_line_of_led_bytes(context: GoalContext) -> None:
     got = dict.fromkeys(context.broker_ids, 0.0)
@@ -86,7 +86,7 @@ def test_dataset_spread_leaves_who_gets_something_at_one_line_of_led_bytes(conte
     assert min(after.values()) >= line * (1 - 1e-9) - 1e-3
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(contexts(), st.floats(0.1, 10), st.floats(0.1, 10))
 def test_goals_are_mixed_by_weight(context: GoalContext, disk: float, spread: float) -> None:
     goals = [Weighted("disk_usage", disk, disk_usage), Weighted("dataset_spread", spread, dataset_spread)]

@@ -96,7 +96,7 @@ def problems(
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(problems(copies=2))
 def test_levels_with_two_copies_are_the_lexicographic_optimum(problem: MinMaxProblem) -> None:
     shares = level(problem)
@@ -105,7 +105,7 @@ def test_levels_with_two_copies_are_the_lexicographic_optimum(problem: MinMaxPro
     assert got == pytest.approx(expected, abs=TOLERANCE * max(1.0, problem.gain.max()))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems())
 def test_levels_of_mixed_sets_are_the_lexicographic_optimum(problem: MinMaxProblem) -> None:
     shares = level(problem)
@@ -114,7 +114,7 @@ def test_levels_of_mixed_sets_are_the_lexicographic_optimum(problem: MinMaxProbl
     assert got == pytest.approx(expected, abs=TOLERANCE * max(1.0, problem.gain.max()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems(copies=1, brokers_max=12, sets_max=20))
 def test_with_one_copy_everyone_who_gets_something_is_at_one_water_line(problem: MinMaxProblem) -> None:
     shares = level(problem)
@@ -126,7 +126,7 @@ def test_with_one_copy_everyone_who_gets_something_is_at_one_water_line(problem:
     assert (levels[held] >= filled.max() - 1e-9).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(brokers_max=10, sets_max=20), st.integers(0, 2**32 - 1))
 def test_no_other_shares_come_before(problem: MinMaxProblem, seed: int) -> None:
     best = np.sort(problem.levels(level(problem)))[::-1]
@@ -140,7 +140,7 @@ def test_no_other_shares_come_before(problem: MinMaxProblem, seed: int) -> None:
         assert not len(lower) or (len(higher) and higher[0] < lower[0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems(brokers_max=8, sets_max=16))
 def test_sets_of_the_same_brokers_share_in_proportion_to_their_counts(problem: MinMaxProblem) -> None:
     shares = level(problem)
@@ -150,7 +150,7 @@ def test_sets_of_the_same_brokers_share_in_proportion_to_their_counts(problem: M
     assert all(len(values) == 1 for values in each.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(brokers_max=8, sets_max=12), st.sampled_from([1e-9, 1e-3, 1e6, 1e12]))
 def test_the_unit_of_the_levels_does_not_matter(problem: MinMaxProblem, unit: float) -> None:
     other = MinMaxProblem(problem.base * unit, problem.gain * unit, problem.sets, problem.counts)
@@ -158,7 +158,7 @@ def test_the_unit_of_the_levels_does_not_matter(problem: MinMaxProblem, unit: fl
     assert others / unit == pytest.approx(levels, abs=1e-5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems(brokers_max=8), st.integers(1, 8))
 def test_copies_anywhere_are_the_optimum_over_all_sets_of_brokers(
     problem: MinMaxProblem, copies: int

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataset_catalog.errors import CorruptManifestError
@@ -34,7 +34,6 @@ def _manifest(num_partitions: int, num_runs: int, seed: int) -> DatasetManifest:
     )
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 3), st.integers(0, 40), st.integers(0, 99), st.integers(MIN_PART_BYTES, 4096), st.randoms()
 )
@@ -51,7 +50,6 @@ def test_a_manifest_comes_back_from_its_parts_in_any_order(
     assert DatasetManifest.from_json(manifest.to_json()) == manifest
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=300, max_size=2000), st.data())
 def test_any_changed_byte_or_missing_part_is_refused(document: bytes, data: st.DataObject) -> None:
     parts = split_document(document, MIN_PART_BYTES)

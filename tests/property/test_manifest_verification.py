@@ -133,7 +133,7 @@ HARMS: list[Harm] = [
 
 
 @pytest.mark.parametrize("formats", FORMATS)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 999))
 def test_a_topic_as_it_was_loaded_is_clean(formats: Formats, seed: int) -> None:
     manifest, placed = _dataset(formats, seed)
@@ -143,7 +143,7 @@ def test_a_topic_as_it_was_loaded_is_clean(formats: Formats, seed: int) -> None:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(formats=st.sampled_from(FORMATS), seed=st.integers(0, 999), data=st.data())
 def test_each_harm_is_counted_in_its_place(
     harm: Harm, formats: Formats, seed: int, data: st.DataObject

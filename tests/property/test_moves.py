@@ -130,7 +130,7 @@ def levels(snapshot: ClusterSnapshot, used: dict[int, int], ids: set[int]) -> li
     return [used[broker_id] / (snapshot.brokers[broker_id].capacity_bytes or 1) for broker_id in ids]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(cordoned(clusters()), budgets, steps)
 def test_every_step_fits_and_the_end_is_never_worse(
     snapshot: ClusterSnapshot, max_bytes: int | None, step_bytes: int
@@ -153,7 +153,7 @@ def test_every_step_fits_and_the_end_is_never_worse(
     assert led_after[-1] - led_after[0] <= led_before[-1] - led_before[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(clusters(), st.integers(1, 8), budgets)
 def test_a_draining_broker_is_emptied_as_far_as_others_have_room(
     snapshot: ClusterSnapshot, drained: int, max_bytes: int | None
@@ -177,13 +177,13 @@ def test_a_draining_broker_is_emptied_as_far_as_others_have_room(
         assert set(left) <= moved or plan.notes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cordoned(clusters()), budgets)
 def test_the_same_snapshot_gives_the_same_plan(snapshot: ClusterSnapshot, max_bytes: int | None) -> None:
     assert plan_moves(snapshot, max_bytes=max_bytes) == plan_moves(snapshot, max_bytes=max_bytes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(clusters(small_partitions=True))
 def test_no_more_than_the_bound_is_moved_but_for_a_few_partitions(snapshot: ClusterSnapshot) -> None:
     plan = plan_moves(snapshot, spread_goal=GOAL, utilisation_limit=LIMIT)
@@ -192,7 +192,7 @@ def test_no_more_than_the_bound_is_moved_but_for_a_few_partitions(snapshot: Clus
     assert plan.moved_bytes <= 1.25 * plan.least_bytes + len(snapshot.brokers) * largest
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(clusters())
 def test_what_is_excluded_stays(snapshot: ClusterSnapshot) -> None:
     plan = plan_moves(snapshot)

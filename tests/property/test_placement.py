@@ -34,7 +34,7 @@ def usable(snapshot: ClusterSnapshot) -> set[int]:
 loads = st.one_of(st.none(), st.integers(0, 10_000))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(clusters(), st.integers(1, 40), st.integers(1, 4), loads)
 def test_replicas_are_on_distinct_reachable_brokers_and_as_many_racks_as_can_be(
     snapshot: ClusterSnapshot, num_partitions: int, replication: int, total_bytes: int | None
@@ -53,7 +53,7 @@ def test_replicas_are_on_distinct_reachable_brokers_and_as_many_racks_as_can_be(
         assert len({rack[i] for i in replica_ids}) == min(replication, len(set(rack.values())))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(clusters(), st.integers(1, 40), loads)
 def test_with_enough_partitions_every_broker_leads_one(
     snapshot: ClusterSnapshot, num_partitions: int, total_bytes: int | None
@@ -65,7 +65,7 @@ def test_with_enough_partitions_every_broker_leads_one(
         assert leaders == usable(snapshot)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(clusters(), st.integers(1, 20), loads)
 def test_the_same_cluster_has_the_same_placement(
     snapshot: ClusterSnapshot, num_partitions: int, total_bytes: int | None
@@ -77,7 +77,7 @@ def test_the_same_cluster_has_the_same_placement(
     assert one == two
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.sampled_from([1, 2, 4])), min_size=3, max_size=9),
     st.integers(1, 3),

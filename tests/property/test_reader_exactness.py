@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
@@ -130,7 +130,7 @@ class Dataset:
             assert [each.ravel().tolist() for each in columns["pixels"].numpy()] == flat
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(cases())
 def test_all_ranks_together_read_every_sample_once_from_any_step_on(case: Case) -> None:
     if case["split"]:

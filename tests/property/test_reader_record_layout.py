@@ -49,7 +49,7 @@ def rows_of(batch: pa.RecordBatch) -> dict[str, object]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 15)), min_size=2, max_size=8))
 def test_packed_records_of_any_sizes_and_places_are_read_right(records: list[tuple[int, int]]) -> None:
     decoder = BatchDecoder(make_manifest(samples(1, 0), [], num_samples=0))
@@ -59,7 +59,7 @@ def test_packed_records_of_any_sizes_and_places_are_read_right(records: list[tup
         assert opened_rows(opener, decoder, [value(batch, shift)]) == rows_of(batch)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_many_records_of_one_sample_become_one_block(counts: list[int]) -> None:
     manifest = make_manifest(samples(1, 0), [], num_samples=0, encoding="record")

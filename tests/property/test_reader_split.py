@@ -21,7 +21,7 @@ def table(num_records: int, samples_per_record: int) -> BlockTable:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 99), st.integers(0, 2**64 - 1), st.integers(1, 5000))
 def test_the_parts_are_disjoint_and_together_everything(percent: int, seed: int, num_samples: int) -> None:
     index = np.arange(num_samples)
@@ -30,7 +30,7 @@ def test_the_parts_are_disjoint_and_together_everything(percent: int, seed: int,
     assert np.array_equal(SampleSplit(-(100 - percent) / 100, seed).selects(index), ~first)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 99), st.integers(0, 9))
 def test_a_parts_blocks_hold_exactly_its_samples(records: int, samples: int, percent: int, seed: int) -> None:
     full, split = table(records, samples), SampleSplit(percent / 100, seed)

@@ -24,7 +24,7 @@ sizes_of_records = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(shares_of_partitions, sizes_of_records, st.integers(0, 10))
 def test_bytes_follow_the_shares_to_within_a_batch_and_a_record(
     shares: dict[int, float], sizes: list[int], skip_turns: int
@@ -43,7 +43,7 @@ def test_bytes_follow_the_shares_to_within_a_batch_and_a_record(
             assert abs(sent[partition] - share * total) <= bound
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(shares_of_partitions, st.integers(1, BATCH // 4), st.integers(0, 2**32))
 def test_consecutive_records_stay_on_a_partition_for_a_batch(
     shares: dict[int, float], largest: int, seed: int
@@ -73,7 +73,7 @@ def test_shares_are_normalised_and_partitions_without_one_left_out(shares: dict[
     assert {route.partition_for(300 * 1024) for _ in range(100)} <= set(route.shares)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(shares_of_partitions, st.integers(1, 9), st.integers(1, BATCH))
 def test_routes_that_take_over_often_still_follow_the_shares(
     shares: dict[int, float], calls: int, size: int

@@ -59,7 +59,7 @@ def route(
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(snapshots(), remaining, st.sampled_from([ROUTER, BOTH]))
 def test_shares_are_shares_for_any_snapshot(
     snapshot: ClusterSnapshot, remaining_bytes: int | None, router: Router
@@ -71,7 +71,7 @@ def test_shares_are_shares_for_any_snapshot(
     assert decided.partition_for(1000) in decided.shares
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(snapshots(), remaining)
 def test_a_partition_without_a_leader_gets_nothing_while_another_has_one(
     snapshot: ClusterSnapshot, remaining_bytes: int | None
@@ -86,7 +86,7 @@ def test_a_partition_without_a_leader_gets_nothing_while_another_has_one(
         assert decided.reason == "no_leader"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(snapshots(), remaining)
 def test_a_broker_that_is_unreachable_or_too_full_gets_nothing_while_another_can_take_it(
     snapshot: ClusterSnapshot, remaining_bytes: int | None
@@ -107,7 +107,7 @@ def test_a_broker_that_is_unreachable_or_too_full_gets_nothing_while_another_can
     assert set(route(ROUTER, snapshot, remaining_bytes).shares) <= good
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(snapshots(is_healthy=True), st.integers(5 * MIB, 3000 * MIB))
 def test_following_the_shares_to_the_end_reaches_the_best_that_is_possible(
     snapshot: ClusterSnapshot, remaining_bytes: int
@@ -119,7 +119,7 @@ def test_following_the_shares_to_the_end_reaches_the_best_that_is_possible(
     assert sorted(told.after.values()) == pytest.approx(sorted(best.values()), abs=1e-5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(snapshots(is_healthy=True), remaining, st.lists(st.integers(0, 3 * MIB), min_size=6, max_size=6))
 def test_shares_that_are_kept_leave_no_broker_further_off_than_the_band(
     snapshot: ClusterSnapshot, remaining_bytes: int | None, noise: list[int]
@@ -141,7 +141,7 @@ def test_shares_that_are_kept_leave_no_broker_further_off_than_the_band(
         assert all(abs(told[i] - fresh[i]) <= 0.001 + 1e-6 for i in told)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(snapshots(), remaining)
 def test_the_same_question_has_the_same_answer(
     snapshot: ClusterSnapshot, remaining_bytes: int | None
