@@ -228,7 +228,7 @@ def test_json_records_hold_the_same_samples(data: st.DataObject) -> None:
     ("kind", "make"),
     [(pa.string(), st.text()), (pa.large_string(), st.text()), (pa.binary(), st.binary())],
 )
-@settings(patiently, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_raw_records_hold_the_same_samples(
     kind: pa.DataType, make: st.SearchStrategy[Any], data: st.DataObject
