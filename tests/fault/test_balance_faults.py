@@ -98,7 +98,7 @@ class Command:
         )
 
     def end(self) -> tuple[int, str, str]:
-        stdout, stderr = self.process.communicate(timeout=120)
+        stdout, stderr = self.process.communicate(timeout=300)
         return self.process.returncode, stdout, stderr
 
 

@@ -139,7 +139,7 @@ def leave_open_transaction(connection: Connection) -> None:
         [sys.executable, "-c", DEAD_LOADER, arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert told.stdout.strip() == "open", told.stderr
@@ -230,7 +230,7 @@ def test_a_second_loader_refuses_and_one_that_takes_over_stops_the_first(
 
     config = LoaderConfig(transaction_bytes=4_000, block_bytes=1_000, transaction_timeout_s=10)
     manifest = load_dataset(source(), name, connection=loads_connection, config=config, take_over=True)
-    _, problem = first.communicate(timeout=60)
+    _, problem = first.communicate(timeout=300)
     assert first.returncode == 1
     sentence = problem.strip().splitlines()[-1]
     assert f"Another loader has taken over dataset '{name}', so this one has stopped." in sentence
@@ -266,7 +266,7 @@ def test_a_loader_that_slept_through_being_taken_over_stops(
     config = LoaderConfig(transaction_bytes=4_000, block_bytes=1_000, transaction_timeout_s=10)
     manifest = load_dataset(source(), name, connection=loads_connection, config=config, take_over=True)
     process.send_signal(signal.SIGCONT)
-    _, problem = process.communicate(timeout=60)
+    _, problem = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "Another loader has taken over" in problem.strip().splitlines()[-1]
     assert verify(loads_connection, manifest).is_clean

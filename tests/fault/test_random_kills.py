@@ -291,7 +291,7 @@ def load_skewed(connection: Connection) -> DatasetManifest:
 
 def finish_moves(connection: Connection) -> None:
     """Go on with what a dead balance has left, until brokers are level."""
-    for attempt in stamina.retry_context(on=(BalanceError, CollectorError), timeout=120.0):
+    for attempt in stamina.retry_context(on=(BalanceError, CollectorError), timeout=300.0):
         with attempt:
             execute_balance(connection, config=BalanceConfig(throttle_bytes_per_s=200 << 20))
 

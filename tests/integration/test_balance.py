@@ -158,7 +158,7 @@ def test_the_command_shows_moves_and_does_them(
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
 

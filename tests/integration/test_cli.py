@@ -34,7 +34,7 @@ class Shell:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
 

@@ -235,7 +235,7 @@ def test_a_port_that_is_taken_is_a_sentence(connection: Connection) -> None:
             ],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     assert failed.returncode == 1

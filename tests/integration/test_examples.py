@@ -83,7 +83,7 @@ def _make_topic(connection: Connection, topic: str, assignments: list[tuple[int,
 
 def _run(name: str, *arguments: str) -> str:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -157,7 +157,7 @@ def test_the_command_forecasts_what_exists_and_what_does_not(
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -77,7 +77,7 @@ def test_start_by_a_program_that_ends_is_one_cluster_for_all_until_stopped(tmp_p
         "import sys; from pathlib import Path; from evenload.local_cluster import LocalCluster;"
         "LocalCluster(Path(sys.argv[1]), capacity_bytes=[5 << 30]).start()"
     )
-    subprocess.run([sys.executable, "-c", start, str(home)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", start, str(home)], check=True, timeout=300)
     cluster = LocalCluster.load(home)
     try:
         pids = cluster.pids

@@ -42,7 +42,7 @@ def installed(tmp_path: Path) -> Path:
     (source / "pyproject.toml").write_text(blocks["toml"])
     target = tmp_path / "site"
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([sys.executable, *install, "--target", str(target), str(source)], check=True, timeout=120)
+    subprocess.run([sys.executable, *install, "--target", str(target), str(source)], check=True, timeout=300)
     return target
 
 
@@ -54,7 +54,7 @@ def test_a_package_that_follows_the_page_appears_by_its_entry_points(installed: 
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     assert decided.stdout.splitlines() == [
         "{0: 0.5, 1: 0.25, 2: 0.25} {1: 0.5, 2: 0.5}",

@@ -76,7 +76,7 @@ def test_an_expression_asks_only_for_what_the_collector_exports(expression: str)
 
 def run(promtool: str, *arguments: str) -> None:
     done = subprocess.run(
-        [promtool, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=60, check=False
+        [promtool, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -305,7 +305,7 @@ def test_the_tokenizer_is_the_same_in_every_process() -> None:
     )
     made = {
         subprocess.run(
-            [sys.executable, "-c", probe], check=True, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", probe], check=True, capture_output=True, text=True, timeout=300
         ).stdout
         for _ in range(3)
     }
