@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from dataset_catalog.catalog import Catalog
 from kafka_connection.connection import Connection
@@ -37,9 +36,9 @@ from ray_trainer.training.ledger import (
     StepEntry,
     began_anew_at,
     lineage,
-    read_parts,
     read_starts,
 )
+from ray_trainer.training.part_files import read_books
 from ray_trainer.training.placement import Placement
 from ray_trainer.training.run_record import RunRecord, read_finished, read_run
 from ray_trainer.training.storage import RunStorage
@@ -195,10 +194,8 @@ def counted_entries(
     """The entries that count and that can be true; what is wrong with the books is added to `notes`."""
     for segment, world_size in segments:
         steps_by_rank = dict.fromkeys(range(world_size), 0)
-        for part in read_parts(storage, segment):
-            try:
-                entries = [entry for entry in part.read(storage) if segment.covers(entry.step)]
-            except (OSError, pa.ArrowException, ValueError) as error:  # the last: a name that is no text
+        for part, entries, error in read_books(storage, segment):
+            if error is not None:
                 notes.append(f"{part.name} can't be read: {error}")
                 continue
             steps_by_rank[part.rank] = steps_by_rank.get(part.rank, 0) + len(entries)

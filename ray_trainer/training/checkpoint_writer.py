@@ -28,7 +28,8 @@ import torch
 from ray_trainer.errors import CheckpointWriteError, RunTakenOverError, TrainerError
 from ray_trainer.planning.cursor import KafkaView
 from ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
-from ray_trainer.training.ledger import StepEntry, mark_saved, write_entries
+from ray_trainer.training.ledger import StepEntry, mark_saved
+from ray_trainer.training.part_files import RankFiles
 from ray_trainer.training.peers import Peers
 from ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
 
@@ -115,6 +116,7 @@ class CheckpointWriter:
         self._idle.set()
         self._count_lock = threading.Lock()
         self._num_open = 0  # jobs handed over and not yet done
+        self._files = RankFiles(storage, attempt=attempt, rank=peers.rank, world_size=peers.world_size)
         self._unwritten: list[Sequence[StepEntry]] = []
         self._failures = 0
         self._error: BaseException | None = None
@@ -164,6 +166,8 @@ class CheckpointWriter:
             try:
                 outcome = self._write(job)
                 self._settle(outcome)
+                if outcome.is_saved:
+                    self._files.join()
             except BaseException as error:  # reaches the loop through raise_if_failed
                 logger.debug("the checkpoint writer failed", exc_info=True)
                 self._error = self._error or error
@@ -206,13 +210,7 @@ class CheckpointWriter:
             self._unwritten.append(entries)
         while self._unwritten:
             # A part that fails is tried again under the same name, so what is left of it is replaced.
-            write_entries(
-                self._storage,
-                self._unwritten[0],
-                attempt=self._attempt,
-                rank=self._peers.rank,
-                world_size=self._peers.world_size,
-            )
+            self._files.write(self._unwritten[0])
             del self._unwritten[0]
 
     def _finish(

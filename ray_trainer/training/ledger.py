@@ -1,6 +1,7 @@
 """Who was handed what: the books of a run, from which the audit is made.
 
-Each rank writes, at each checkpoint and before it counts, one file with the steps since its last file:
+Each rank writes, at each checkpoint and before it counts, one file with the steps since its last file (files
+are joined to larger ones later, part_files.py):
 for every step the samples that its loop was handed, each twice over: the place that was read (its position
 in manifest order, which follows from the plan) and the number of what was found there (in written order,
 which the header of the sample's own record says). So a record that lies where another belongs shows,
@@ -47,6 +48,7 @@ __all__ = [
     "Segment",
     "StepEntry",
     "began_anew_at",
+    "join_parts",
     "lineage",
     "list_attempts",
     "mark_saved",
@@ -146,13 +148,11 @@ class LedgerPart(NamedTuple):
             with_index: False leaves out the samples, which are nearly all of a file.
 
         Raises:
-            OSError: The file can't be read.
+            FileNotFoundError: There is no such file (any more).
+            StorageUnreadableError: The storage does not say.
             pa.ArrowException: It is truncated or damaged, or holds something else.
         """
-        fields = None if with_index else list(range(len(_SCHEMA) - len(_SAMPLE_FIELDS)))
-        options = pa.ipc.IpcReadOptions(included_fields=fields)
-        table = pa.ipc.open_file(pa.py_buffer(storage.read(self.name)), options=options).read_all()
-        _require_sound(table)
+        table = self.read_table(storage, with_index=with_index)
         columns = {name: table.column(name).to_numpy() for name in _SCHEMA.names[: -len(_SAMPLE_FIELDS)]}
         index, number = (_sample_lists(table, name) for name in _SAMPLE_FIELDS)
         return [
@@ -168,6 +168,14 @@ class LedgerPart(NamedTuple):
             )
             for row in range(table.num_rows)
         ]
+
+    def read_table(self, storage: RunStorage, *, with_index: bool = True) -> pa.Table:
+        """The same as it is written down."""
+        fields = None if with_index else list(range(len(_SCHEMA) - len(_SAMPLE_FIELDS)))
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        table = pa.ipc.open_file(pa.py_buffer(storage.read(self.name)), options=options).read_all()
+        _require_sound(table)
+        return table
 
 
 class Segment(NamedTuple):
@@ -264,12 +272,25 @@ def write_entries(
     ]
     facts = {"attempt": attempt, "rank": rank, "world_size": world_size}
     schema = _SCHEMA.with_metadata({key: str(value) for key, value in facts.items()})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=schema))
-    name = f"{_folder(attempt)}/rank-{rank:06d}-{entries[0].step:012d}-{entries[-1].step:012d}.arrow"
-    storage.write_once(name, sink.getvalue().to_pybytes())
+    name = _part_name(attempt, rank, entries[0].step, entries[-1].step)
+    _write_table(storage, name, pa.Table.from_arrays(columns, schema=schema))
     return name
+
+
+def join_parts(storage: RunStorage, parts: Sequence[LedgerPart]) -> tuple[LedgerPart, int]:
+    """Write one file with the entries of several of a rank, in order; they are left as they are.
+
+    Returns:
+        The file, and its bytes.
+
+    Raises:
+        OSError, StorageUnreadableError, pa.ArrowException: They can't be read, or it can't be written.
+    """
+    first, last = parts[0], parts[-1]
+    table = pa.concat_tables([part.read_table(storage) for part in parts]).combine_chunks()
+    name = _part_name(first.attempt, first.rank, first.first_step, last.last_step)
+    size_bytes = _write_table(storage, name, table)
+    return LedgerPart(first.attempt, first.rank, first.first_step, last.last_step, name), size_bytes
 
 
 def read_parts(storage: RunStorage, segment: Segment) -> list[LedgerPart]:
@@ -306,6 +327,17 @@ def lineage(starts: Mapping[int, AttemptStart], *, attempt: int, step: int) -> l
         if origin is None:
             return segments[::-1]
         attempt, step = origin.attempt, origin.step
+
+
+def _part_name(attempt: int, rank: int, first_step: int, last_step: int) -> str:
+    return f"{_folder(attempt)}/rank-{rank:06d}-{first_step:012d}-{last_step:012d}.arrow"
+
+
+def _write_table(storage: RunStorage, name: str, table: pa.Table) -> int:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return storage.write_once(name, sink.getvalue().to_pybytes()).size_bytes
 
 
 def _folder(attempt: int) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-import pyarrow as pa
-
-from ray_trainer.training.ledger import Segment, StepEntry, read_parts
+from ray_trainer.training.ledger import Segment, StepEntry
+from ray_trainer.training.part_files import read_books
 from ray_trainer.training.storage import RunStorage
 
 __all__ = ["CURVE_NAME", "LossPoint", "mean_by_epoch", "read_curve", "write_curve"]
@@ -42,16 +41,12 @@ def read_curve(storage: RunStorage, segments: Iterable[Segment]) -> list[LossPoi
     sums: dict[int, float] = {}
     facts: dict[int, StepEntry] = {}
     for segment in segments:
-        for part in read_parts(storage, segment):
-            try:
-                entries = part.read(storage, with_index=False)
-            except (OSError, pa.ArrowException) as error:
+        for part, entries, error in read_books(storage, segment, with_index=False):
+            if error is not None:
                 logger.warning("%s can't be read: %s", part.name, error)
-                continue
             for entry in entries:
-                if segment.covers(entry.step):
-                    sums[entry.step] = sums.get(entry.step, 0.0) + entry.loss_sum
-                    facts[entry.step] = entry
+                sums[entry.step] = sums.get(entry.step, 0.0) + entry.loss_sum
+                facts[entry.step] = entry
     return [
         LossPoint(step, e.epoch, e.stop, sums[step] / e.count if e.count else math.nan, e.count)
         for step, e in sorted(facts.items())
