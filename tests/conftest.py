@@ -108,7 +108,7 @@ def _processes_left(*folders: str) -> list[str]:
         found = {each.pid: each for each in psutil.Process().children(recursive=True)}
         for each in psutil.process_iter():
             with suppress(psutil.Error):
-                if any(folder in argument for argument in each.cmdline() for folder in folders):
+                if any(f"{folder}/" in argument for argument in each.cmdline() for folder in folders):
                     found[each.pid] = each
         for each in (psutil.Process(), *psutil.Process().parents()):
             found.pop(each.pid, None)
