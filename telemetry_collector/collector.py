@@ -85,14 +85,20 @@ class Collector(SnapshotThread):
         """Ask for everything anew, without waiting for it. Does nothing while the collector doesn't run."""
         self._tell(lambda measuring: measuring.refresh())
 
-    def watch(self, topics: Iterable[str]) -> None:
-        """Count `topics` among those that matter from now on, without waiting for their layout."""
+    def watch(self, topics: Iterable[str], *, is_urgent: bool = True) -> None:
+        """Count `topics` among those that matter from now on, without waiting for their layout.
+
+        Args:
+            topics: which.
+            is_urgent: whether all is asked anew now; else at the next turn.
+        """
         added = frozenset(topics)
         with self._news:
             if self._topics is None or self._topics.issuperset(added):
                 return
             self._topics |= added
-        self.refresh()
+        if is_urgent:
+            self.refresh()
 
     def unwatch(self, topics: Iterable[str]) -> None:
         """Count `topics` no longer among those that matter; does nothing where all of them do."""

@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = ["Intent", "RouteReport"]
 
-_Bytes = Annotated[int, Field(ge=0)]
+# As in wire.py: a gauge could not show a sum of numbers without bound.
+_COUNT_MAX = (1 << 80) - 1
+_Bytes = Annotated[int, Field(ge=0, le=_COUNT_MAX)]
 _Part = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -21,7 +23,12 @@ class Intent(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    load: str = Field(min_length=1, max_length=300, description="Who says it: the same for the whole load.")
+    load: str = Field(
+        min_length=1,
+        max_length=300,
+        description="Who says it: the same for the whole load. Who knows it may end it, so it "
+        "holds something that nobody guesses.",
+    )
     topic: str = Field(min_length=1, max_length=249, description="Where the bytes go.")
     bytes_by_broker: Mapping[int, _Bytes] = Field(
         description="Stored bytes to come, all copies, by broker id."
@@ -52,4 +59,4 @@ class RouteReport(BaseModel):
     )
     sent_bytes: _Bytes = Field(default=0, description="Payload sent so far.")
     remaining_bytes: _Bytes | None = Field(default=None, description="Payload to come; None: nobody knows.")
-    num_fallbacks: int = Field(default=0, ge=0, description="How often shares were only even.")
+    num_fallbacks: int = Field(default=0, ge=0, le=_COUNT_MAX, description="How often shares were only even.")

@@ -16,6 +16,8 @@ from telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = ["Answers"]
 
+# What is kept of one snapshot: ten times all of 100,000 partitions.
+_KEPT_MAX_BYTES = 96 << 20
 # Fewer partitions and brokers than this are encoded in a few milliseconds, right in the loop.
 _SMALL = 300
 
@@ -44,7 +46,23 @@ class Answers:
             if len(self._kept) > self._max_sets:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(topics)
-        return await asyncio.shield(encoded)  # others may wait for it too, so no one's leaving ends it
+        part = await asyncio.shield(encoded)  # others may wait for it too, so no one's leaving ends it
+        self._trim()
+        return part
+
+    def _trim(self) -> None:
+        """Keep no more than fits, whatever sets are asked for: each of a large cluster takes megabytes."""
+        sizes = {
+            topics: sum(map(len, encoded.result()))
+            for topics, encoded in self._kept.items()
+            if encoded.done() and not _has_failed(encoded)
+        }
+        too_much = sum(sizes.values()) - _KEPT_MAX_BYTES
+        for topics, size_bytes in sizes.items():  # the one that was asked for longest ago comes first
+            if too_much <= 0:
+                return
+            del self._kept[topics]
+            too_much -= size_bytes
 
     def _begin(self, snapshot: ClusterSnapshot, topics: frozenset[str] | None) -> asyncio.Future[Part]:
         self.num_encoded += 1

@@ -31,12 +31,18 @@ class ServiceConfig(BaseModel):
         default=frozenset(),
         description="By which names clients call the service, beside localhost and addresses.",
     )
-    body_max_bytes: int = Field(default=4 << 20, ge=1 << 10, description="The largest request.")
+    body_max_bytes: int = Field(default=1 << 20, ge=1 << 10, description="The largest request.")
+    body_wait_s: float = Field(
+        default=10.0, gt=0, description="How long a request's body may take to arrive."
+    )
     topics_max: int = Field(
         default=2000, ge=1, description="How many topics are measured because somebody asks for them."
     )
     topic_lifetime_s: float = Field(
         default=600.0, gt=0, description="How long a topic is measured after somebody last asked for it."
+    )
+    unknown_topic_lifetime_s: float = Field(
+        default=30.0, gt=0, description="Likewise a name that no broker knows, as a topic may be made soon."
     )
     intents_max: int = Field(default=200, ge=1, description="How many loads may have announced bytes.")
     reports_max: int = Field(
@@ -56,6 +62,11 @@ class ServiceConfig(BaseModel):
         default=2.5,
         gt=0,
         description="How long a request waits for a new measurement; then it gets what is there.",
+    )
+    measure_pause_s: float = Field(
+        default=1.0,
+        ge=0,
+        description="From the end of a measurement that somebody asked for to the next such, at least.",
     )
     weights_poll_s: float = Field(
         default=1.0, gt=0, le=60, description="How often the weights' file is looked at."

@@ -29,29 +29,32 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Annotated, TypeVar
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import TypeAdapter, ValidationError
+from pydantic import FailFast, TypeAdapter, ValidationError
 
 from telemetry_collector.cache import CachedSnapshot
 from telemetry_collector.export.prometheus import PrometheusExport
 from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.service.admission import Admission, RefusedError, Right
+from telemetry_collector.service.bodies import Bodies, objects_bytes
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.compressed import Part, gzip_of
 from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.instruments import service_instruments
 from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
+from telemetry_collector.snapshot import BrokerSnapshot
 from telemetry_collector.weights_file import parse_weights
 
 __all__ = ["SERVICE", "admission_of", "make_app"]
 
 SERVICE: web.AppKey[CollectorService] = web.AppKey("service", CollectorService)
 _REGISTRY: web.AppKey[CollectorRegistry] = web.AppKey("registry", CollectorRegistry)
+_BODIES: web.AppKey[Bodies] = web.AppKey("bodies", Bodies)
 _LIFE: web.AppKey[str] = web.AppKey("life", str)
 _ADMISSION: web.AppKey[Admission] = web.AppKey("admission", Admission)
 _RIGHT: web.RequestKey[Right] = web.RequestKey("right", Right)  # of whoever asks
@@ -60,8 +63,9 @@ _log = logging.getLogger(__name__)
 
 _TOPIC_NAME_MAX = 249  # as Kafka has it
 _CLIENT_NAME_MAX = 300
-_BYTES_MAX = 1 << 60
-_REPORTS = TypeAdapter(list[RouteReport])
+_BYTES_MAX = 1 << 50  # for a broker whose capacity isn't known: more than any holds
+# It stops at the first one that is wrong: the reasons of all of them would take fifty times the body's room.
+_REPORTS = TypeAdapter(Annotated[list[RouteReport], FailFast()])
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -74,8 +78,9 @@ def make_app(service: CollectorService, more_routes: Iterable[web.RouteDef] = ()
         service: what it serves; handlers find it as `request.app[SERVICE]`.
         more_routes: further pages.
     """
-    app = web.Application(middlewares=[_answer_for_all], client_max_size=service.config.body_max_bytes)
+    app = web.Application(middlewares=[_answer_for_all])
     app[SERVICE] = service
+    app[_BODIES] = Bodies(service.config.body_max_bytes, service.config.body_wait_s)
     app[_LIFE] = secrets.token_hex(4)
     app[_ADMISSION] = admission_of(service.config)
     app[_REGISTRY] = CollectorRegistry(auto_describe=True)
@@ -121,8 +126,6 @@ async def _answer_for_all(request: web.Request, handler: Handler) -> web.StreamR
     except RefusedError as refusal:
         response = _refused(refusal.status, str(refusal))
         response.headers.update(refusal.headers)
-    except web.HTTPRequestEntityTooLarge:
-        response = _refused(413, f"the request is larger than {service.config.body_max_bytes} bytes")
     except web.HTTPException as error:
         response = _refused(error.status, f"{request.method} {request.path}: {error.reason}")
         if "Allow" in error.headers:
@@ -163,10 +166,13 @@ async def _get_snapshot(request: web.Request) -> web.Response:
     topics = _topics(request)
     max_age_s = _max_age_s(request)
     arrived_at_s = service.now_s()
-    are_new, has_room = service.ask_for(topics or ())
+    are_new, has_room = service.ask_for(
+        topics or (), by=request.remote or "?", may_ingest=request[_RIGHT] >= Right.INGEST
+    )
     if not has_room:
         raise RefusedError(
-            429, f"{service.config.topics_max} topics are measured already, and no more are; ask for fewer"
+            429,
+            f"{service.config.topics_max} topics are measured at most, and others need them; ask for fewer",
         )
     cached = service.latest
     if cached is None or are_new or cached.age_s > max_age_s:
@@ -237,7 +243,7 @@ async def _get_weights(request: web.Request) -> web.Response:
 async def _put_weights(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     try:
-        weights = parse_weights(await request.read())
+        weights = parse_weights(await request.app[_BODIES].read(request))
     except ValueError as error:
         raise RefusedError(400, f"{error}; the weights in force are kept") from error
     try:
@@ -258,18 +264,33 @@ async def _put_weights(request: web.Request) -> web.Response:
 
 async def _put_intent(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
-    body = await request.read()
-    intent = _validated(lambda: Intent.model_validate_json(body))
-    for broker_id in intent.bytes_by_broker:
-        if not 0 <= broker_id < 1 << 31:  # a client would refuse the answer that it is in
-            raise RefusedError(400, f"bytes_by_broker: {str(broker_id)[:20]} can't be a broker's id")
-    if max(intent.bytes_by_broker.values(), default=0) > _BYTES_MAX:
-        raise RefusedError(400, f"bytes_by_broker: more than {_BYTES_MAX} bytes can't be for one broker")
-    if not service.announce(intent, len(body)):
+    body = await request.app[_BODIES].read(request)
+    intent = _believable(
+        _validated(lambda: Intent.model_validate_json(body)), _latest(service).snapshot.brokers
+    )
+    if not service.announce(intent, objects_bytes(body)):
         raise RefusedError(
             429, f"{service.config.intents_max} loads have announced bytes; no more are counted"
         )
     return web.Response(status=204)
+
+
+def _believable(intent: Intent, brokers: Mapping[int, BrokerSnapshot]) -> Intent:
+    """What a load can mean: bytes for brokers that are there, and no more than one of them holds."""
+    for broker_id, size_bytes in intent.bytes_by_broker.items():
+        if not 0 <= broker_id < 1 << 31:
+            raise RefusedError(400, f"bytes_by_broker: {str(broker_id)[:20]} can't be a broker's id")
+        broker = brokers.get(broker_id)
+        capacity_bytes = broker.capacity_bytes if broker is not None else None
+        max_bytes = _BYTES_MAX if capacity_bytes is None else capacity_bytes
+        if size_bytes > max_bytes:
+            raise RefusedError(
+                400,
+                f"bytes_by_broker: broker {broker_id} holds at most {max_bytes} bytes, so no load "
+                f"can write {str(size_bytes)[:30]} there",
+            )
+    known = {broker_id: size for broker_id, size in intent.bytes_by_broker.items() if broker_id in brokers}
+    return intent.model_copy(update={"bytes_by_broker": known})
 
 
 async def _delete_intent(request: web.Request) -> web.Response:
@@ -282,9 +303,9 @@ async def _delete_intent(request: web.Request) -> web.Response:
 
 async def _put_reports(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
-    body = await request.read()
+    body = await request.app[_BODIES].read(request)
     reports = _validated(lambda: _REPORTS.validate_json(body))
-    if not service.report(reports, len(body) // max(1, len(reports))):
+    if not service.report(reports, objects_bytes(body) // max(1, len(reports))):
         raise RefusedError(429, f"{service.config.reports_max} routes are shown; no more are")
     return web.Response(status=204)
 
@@ -293,7 +314,7 @@ def _validated(validate: Callable[[], T]) -> T:
     try:
         return validate()
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:100]
         raise RefusedError(400, f"{where + ': ' if where else ''}{first['msg']}") from error
 

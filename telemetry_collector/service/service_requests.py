@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -33,7 +33,7 @@ _ERROR_MAX_BYTES = 4096
 _SENTENCE_MAX_CHARS = 300
 # More than this is decoded in a thread, as the loop would stand still for more than a few milliseconds.
 _LARGE_BYTES = 64 << 10
-_REPORTS = TypeAdapter(Sequence[RouteReport])
+_BODY_BYTES = 256 << 10  # a service takes some times that
 _TOKEN: TypeAdapter[SecretStr] = TypeAdapter(BearerToken)
 
 
@@ -123,9 +123,16 @@ class ServiceRequests:
         """Tell how records are routed.
 
         Raises:
-            ServiceUnusableError: it wasn't taken.
+            ServiceUnusableError: not all of it was taken.
         """
-        await self._ask("PUT", "/v1/reports", data=_REPORTS.dump_json(reports))
+        failed = None
+        for body in _bodies(reports):
+            try:
+                await self._ask("PUT", "/v1/reports", data=body)
+            except ServiceUnusableError as error:  # of this part; another may be small enough
+                failed = error
+        if failed is not None:
+            raise failed
 
     async def _ask(self, method: str, path: str, **options: Any) -> tuple[int, bytes, str | None]:
         # Whoever a redirection named would be sent the token.
@@ -168,6 +175,20 @@ class ServiceRequests:
                 reason = error.strerror or str(error)
                 raise ServiceUnusableError(f"the authorities in {path} can't be read: {reason}") from error
         return self._tls
+
+
+def _bodies(reports: Sequence[RouteReport]) -> Iterator[bytes]:
+    """The reports as JSON lists, each about as large as a service takes at least."""
+    said: list[str] = []
+    size_chars = 0
+    for report in reports:
+        said.append(report.model_dump_json())
+        size_chars += len(said[-1])
+        if size_chars > _BODY_BYTES:
+            yield f"[{','.join(said)}]".encode()
+            said, size_chars = [], 0
+    if said:
+        yield f"[{','.join(said)}]".encode()
 
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:

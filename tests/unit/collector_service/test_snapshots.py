@@ -182,7 +182,7 @@ def test_more_topics_than_are_measured_for_others_are_refused(serving: Serving, 
             await served.snapshot("?topics=clicks,views")
             refused = await served.client.get("/v1/snapshot?topics=clicks,more")
             assert await served.error(refused, 429) == (
-                "2 topics are measured already, and no more are; ask for fewer"
+                "2 topics are measured at most, and others need them; ask for fewer"
             )
 
     run(test)

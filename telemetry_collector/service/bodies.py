@@ -1,0 +1,72 @@
+"""What others send, read within bounds: one body, all that arrive at a time, and what one becomes in Python.
+
+A small text can be large as objects: `{"1":0,"2":0,...}` takes some fifteen times its bytes. So a body counts
+as what it costs once it is parsed, which its punctuation tells before. Belongs to one asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from telemetry_collector.service.admission import RefusedError
+
+__all__ = ["Bodies", "objects_bytes"]
+
+_ARRIVING_MAX_BYTES = 64 << 20
+_OBJECTS_MAX_BYTES = 16 << 20
+# Each value follows one of these, and takes about so much: an entry of a dictionary 100 bytes, an object of a
+# class of ours 150 for each of its fields.
+_BEFORE_VALUES = b",:[{"
+_VALUE_BYTES = 150
+
+
+def objects_bytes(text: bytes | bytearray) -> int:
+    """About how many bytes a JSON text takes as Python objects; not less than it really does."""
+    return len(text) + _VALUE_BYTES * sum(text.count(mark) for mark in _BEFORE_VALUES)
+
+
+class Bodies:
+    """Reads the bodies of one service's requests.
+
+    Args:
+        max_bytes: the largest.
+        wait_s: how long one may take to arrive.
+    """
+
+    def __init__(self, max_bytes: int, wait_s: float) -> None:
+        self._max_bytes = max_bytes
+        self._wait_s = wait_s
+        self._arriving_bytes = 0
+
+    async def read(self, request: web.Request) -> bytes:
+        """All of it, a JSON text that can be parsed.
+
+        Raises:
+            RefusedError: it is too large, too slow, compressed, or others take all the room.
+        """
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise RefusedError(415, "what is sent here must not be compressed")
+        if (request.content_length or 0) > self._max_bytes:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._wait_s):
+                async for piece in request.content.iter_any():
+                    body += piece
+                    self._arriving_bytes += len(piece)
+                    if len(body) > self._max_bytes:
+                        raise self._too_large()
+                    if self._arriving_bytes > _ARRIVING_MAX_BYTES:
+                        raise RefusedError(503, "too much is being sent here at the moment; try again")
+        except TimeoutError as error:
+            raise RefusedError(408, f"it didn't arrive within {self._wait_s:g} s") from error
+        finally:
+            self._arriving_bytes -= len(body)
+        if objects_bytes(body) > _OBJECTS_MAX_BYTES:
+            raise RefusedError(413, "it holds more values than are read at a time; send fewer")
+        return bytes(body)
+
+    def _too_large(self) -> RefusedError:
+        return RefusedError(413, f"the request is larger than {self._max_bytes} bytes")
