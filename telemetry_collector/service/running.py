@@ -29,6 +29,7 @@ from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.daemon_thread import in_daemon_thread
 from telemetry_collector.service.instruments import service_instruments
+from telemetry_collector.service.listening import listen
 from telemetry_collector.service.live_page import ExplainWith, LivePage
 from telemetry_collector.service.server import make_app
 from telemetry_collector.weights_file import WeightsFile
@@ -104,12 +105,13 @@ async def serve(
         )
         await runner.setup()
         ends.append(runner.cleanup)
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        listening = await listen(runner, host, port, tls=tls)
+        stack.callback(listening.close)  # before all else ends
         collector.start()
         house = asyncio.create_task(service.keep_house())
         house.add_done_callback(partial(_end_with, stopped))
         stack.callback(house.cancel)
-        on_ready(_url(host, runner.addresses[0][1], is_tls=tls is not None))
+        on_ready(_url(host, listening.sockets[0].getsockname()[1], is_tls=tls is not None))
         return await stopped
 
 
