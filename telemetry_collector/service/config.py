@@ -66,7 +66,8 @@ class ServiceConfig(BaseModel):
     measure_pause_s: float = Field(
         default=1.0,
         ge=0,
-        description="From the end of a measurement that somebody asked for to the next such, at least.",
+        description="From one measurement that somebody asked for to the next such, on average; after a quiet "
+        "time, three come at once.",
     )
     weights_poll_s: float = Field(
         default=1.0, gt=0, le=60, description="How often the weights' file is looked at."
