@@ -3,7 +3,8 @@
 The idea: one collector measures, however many ask. A topic is measured from when it is first asked for until
 nobody has asked for some minutes; who wants a figure that is measured after their call shares that
 measurement with all who want it at the same time, and there is one in a second at most (a few at once, if
-none was wanted before). So a thousand producers, or one who asks without pause, cost the brokers what one costs.
+none was wanted before). So a thousand producers, or one who asks without pause, cost the brokers what one
+costs.
 
 Belongs to one asyncio loop, but for what instruments.py reads. Read next: server.py, which puts HTTP before
 it.

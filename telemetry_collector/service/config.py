@@ -66,8 +66,8 @@ class ServiceConfig(BaseModel):
     measure_pause_s: float = Field(
         default=1.0,
         ge=0,
-        description="From one measurement that somebody asked for to the next such, on average; after a quiet "
-        "time, three come at once.",
+        description="From one measurement that somebody asked for to the next such, on average; after a "
+        "quiet time, three come at once.",
     )
     weights_poll_s: float = Field(
         default=1.0, gt=0, le=60, description="How often the weights' file is looked at."
