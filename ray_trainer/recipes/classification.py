@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,7 +76,7 @@ def train_classifier(task: Task, config: TrainConfig, options: RecipeOptions) ->
     """Train to the last epoch, or until asked to stop.
 
     Returns:
-        Metrics of the last evaluation; empty without one.
+        Metrics of the last evaluation of the model as it is now; empty without one.
     """
     torch.manual_seed(config.seed)
     connection = run_context().connection or resolve_connection()
@@ -108,9 +109,13 @@ def train_classifier(task: Task, config: TrainConfig, options: RecipeOptions) ->
         )
         session = opened.enter_context(Session(model, optimizer, schedule, reader))
         session.resume()
+        measure = partial(evaluation.measure, model) if evaluation is not None else None
         schedule.step()  # a resumed run's optimizer has the settings of then
-        metrics: dict[str, float] = {}
         for epoch in range(reader.epoch, config.epochs):
+            # The epoch before is measured here, and not as it ends: so it is also when a run goes on that was
+            # stopped while it was measured.
+            if epoch and measure and session.evaluate(epoch - 1, measure) is None:
+                return _last_metrics(session)
             model.train()
             for batch in session.steps():
                 for part in session.parts(batch, part_size):
@@ -121,16 +126,17 @@ def train_classifier(task: Task, config: TrainConfig, options: RecipeOptions) ->
                 schedule.step()
                 optimizer.zero_grad()
                 if session.end_step(batch):
-                    return metrics
-            if evaluation is not None and epoch + 1 < config.epochs:
-                session.tell_metrics(epoch, evaluation.measure(model))
+                    return _last_metrics(session)
         session.close()  # the last checkpoint, before what may take long or fail
-        if evaluation is not None:
-            metrics = evaluation.measure(model)
-            session.tell_metrics(config.epochs - 1, metrics)
+        if measure and session.evaluate(config.epochs - 1, measure) is None:
+            return _last_metrics(session)
         if session.rank == 0:
             save_model(task, model)
-    return metrics
+    return _last_metrics(session)
+
+
+def _last_metrics(session: Session) -> dict[str, float]:
+    return dict(session.metrics[max(session.metrics)]) if session.metrics else {}
 
 
 def make_optimizer(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:

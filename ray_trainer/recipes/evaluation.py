@@ -2,11 +2,13 @@
 
 What is measured is rank 0's model, the one that is saved: ranks share its running statistics first. Ranks
 talk to each other before and after, never in between, so they need not have the same number of batches, and
-a dataset too small for all of them is measured by the first few.
+a dataset too small for all of them is measured by the first few. A rank that hears of a stop counts no
+further, and afterwards all know that the counts are of no use.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import torch
@@ -68,10 +70,18 @@ class Evaluation:
             connection=connection,
         )
 
-    def measure(self, model: nn.Module) -> dict[str, float]:
+    def measure(
+        self, model: nn.Module, stop_asked: Callable[[], bool] = lambda: False
+    ) -> dict[str, float] | None:
         """Accuracy, mean loss, and what else the recipe has; the same on every rank.
 
         Every rank calls it after the same step.
+
+        Args:
+            stop_asked: Asked before each batch; True ends it on this rank.
+
+        Returns:
+            None, on every rank, when any was asked to stop before its end.
         """
         own = unwrap(model)
         if _is_distributed():
@@ -80,11 +90,15 @@ class Evaluation:
         was_training = own.training
         own.eval()
         counts = ClassCounts(self._task.num_classes, device=model_device(own))
-        if self._takes_part:
-            self._count(own, counts)
+        has_stopped = self._takes_part and not self._count(own, counts, stop_asked)
         own.train(was_training)
         if _is_distributed():
+            stops = torch.tensor(float(has_stopped), device=counts.values.device)
+            dist.all_reduce(stops)
+            has_stopped = bool(stops.item())
             dist.all_reduce(counts.values)
+        if has_stopped:
+            return None
         metrics = {"accuracy": counts.accuracy(), "eval_loss": counts.mean_loss()}
         if self._task.has_matthews:
             metrics["matthews_correlation"] = counts.matthews_correlation()
@@ -102,12 +116,16 @@ class Evaluation:
         return self._task.transform(batch.with_columns({**batch, label: numbers}))
 
     @torch.no_grad()
-    def _count(self, model: nn.Module, counts: ClassCounts) -> None:
+    def _count(self, model: nn.Module, counts: ClassCounts, stop_asked: Callable[[], bool]) -> bool:
+        """Returns whether all batches were counted."""
         device = model_device(model)
         for batch in self._reader:
+            if stop_asked():
+                return False
             part = batch.to(device)
             logits = self._task.logits(model, part)
             counts.add(logits, part["label"], F.cross_entropy(logits, part["label"], reduction="sum"))
+        return True
 
 
 def _is_distributed() -> bool:

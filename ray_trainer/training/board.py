@@ -1,8 +1,8 @@
 """Where workers and driver meet while a run goes on: an actor's state, without Ray in it.
 
 Workers say how far they are and what happened; the driver reads it and says when to stop. The board
-outlives workers, so it is what knows, after a worker was killed, which process that was, how far the others
-had come, and whether starting them again does any good.
+outlives workers (and is started again should it die: board_line.py), so it is what knows, after a worker was
+killed, which process that was, how far the others had come, and whether starting them again does any good.
 
 Read next: worker_link.py (the workers' side), trainer.py (the driver's).
 """
@@ -86,8 +86,14 @@ class Board:
             self._events.append(Recovered(event.attempt, event.step, again, seconds))
         self._lost_at_s, self._lost_step = None, 0
 
-    def beat(self, latest: StepDone | None) -> bool:
-        """How far a worker is. Returns whether the run is asked to stop."""
+    def beat(self, latest: StepDone | None, worker: WorkerIdentity | None = None) -> bool:
+        """How far a worker is. Returns whether the run is asked to stop.
+
+        Args:
+            worker: Who says it; a board that was started again has missed its arrival.
+        """
+        if worker is not None and not self._is_lost:
+            self._workers.setdefault(worker.rank, worker)
         if latest is not None and (self._latest is None or latest.step > self._latest.step):
             self._latest = latest
         return self._stop
@@ -116,9 +122,10 @@ class Board:
         return self._fatal
 
     def _note_loss(self, reasons: Mapping[int, str], dead_ranks: list[int]) -> None:
+        known = self._attempt or self._latest
         said = [failure.reason for failure in self._failures] or list(reasons.values())
         lost = WorkersLost(
-            attempt=self._attempt.attempt if self._attempt is not None else 0,
+            attempt=known.attempt if known is not None else 0,
             dead=tuple(self._workers[rank] for rank in dead_ranks if rank in self._workers),
             step=self._last_step(),
             reason=said[0] if said else "unknown",

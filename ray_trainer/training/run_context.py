@@ -123,6 +123,23 @@ class RunContext:
         """The run's folder."""
         return RunStorage(self.storage, self.run, patience_s=self.storage_patience_s)
 
+    def refuse_another(self, **given: Any) -> None:
+        """What the driver has said isn't said otherwise by the loop: one of the two would be ignored.
+
+        Args:
+            given: Attributes of this context as a loop wants them; None: it says nothing.
+
+        Raises:
+            ValueError: With both values.
+        """
+        for name, value in given.items():
+            said = getattr(self, name)
+            if value is not None and value != said and str(value) != str(said):
+                raise ValueError(
+                    f"Session({name}={value!r}), but this loop runs in a worker of train, whose "
+                    f"configuration says {said!r}: set TrainConfig.{name}, and leave it out here"
+                )
+
 
 _current: RunContext | None = None
 

@@ -56,6 +56,8 @@ class RunningAttempt:
         self._kept = kept
         self.number = began.attempt
         self.step = began.step
+        origin = beginning.checkpoint.index if beginning.checkpoint is not None else None
+        self.last_step = (origin.attempt, origin.step) if origin is not None else (began.attempt, 0)
         self.is_stopped = False
         self.stop_asked = False
         self._folder = attempt_folder(beginning.claim.driver.number)
@@ -104,6 +106,7 @@ class RunningAttempt:
             Whether the run stops here.
         """
         self.step = step.number
+        self.last_step = (self.number, self.step)
         num_samples = step.stop - step.start
         self._books.add(step)
         now_s = time.monotonic()

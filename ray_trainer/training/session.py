@@ -29,8 +29,8 @@ Read next: kept_state.py (what a checkpoint holds), attempt.py (how an attempt b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,6 +47,7 @@ from ray_trainer.training.attempt import (
     find_beginning,
 )
 from ray_trainer.training.checkpoint import CheckpointIndex
+from ray_trainer.training.evaluations import read_evaluations, write_evaluation
 from ray_trainer.training.events import Evaluated, Note
 from ray_trainer.training.kept_state import KeptState
 from ray_trainer.training.model import has_batch_norm, model_device, set_gradient_sync
@@ -121,6 +122,7 @@ class Session:
             torch.set_num_threads(threads)
         self._attempt: RunningAttempt | None = None
         self._open: OpenStep | None = None
+        self._metrics: dict[int, dict[str, float]] = {}
         self._is_closed = False
         self._stop_asked = False
         context.sessions.append(self)
@@ -197,6 +199,10 @@ class Session:
             self._kept.load(state, self._place.storage.place(checkpoint.folder))
             self.reader.load_state_dict(checkpoint.index.reader)
             self._restore_threads(checkpoint.index)
+            at = checkpoint.index
+            self._metrics = self._place.peers.from_rank_zero(
+                lambda: read_evaluations(self._place.storage, attempt=at.attempt, step=at.step)
+            )
         self._begin(beginning)
         return checkpoint is not None
 
@@ -227,9 +233,7 @@ class Session:
         if attempt.is_stopped:
             return
         device = model_device(self.model)
-        with ExitStack() as handlers:
-            if isinstance(self._place.context.link, NoLink):
-                handlers.enter_context(stop_on_signal(self.stop))
+        with self._hearing_signals():
             attempt.resume_clock()
             batches = iter(self.reader)
             while not self._ended_for_good():
@@ -304,10 +308,56 @@ class Session:
 
     # -- what else a loop may want -----------------------------------------------------------------
 
+    @property
+    def metrics(self) -> Mapping[int, Mapping[str, float]]:
+        """What `evaluate` found, by epoch from 0, of the model as it is now; also before a restart."""
+        return self._metrics
+
+    def evaluate(
+        self, epoch: int, measure: Callable[[Callable[[], bool]], Mapping[str, float] | None]
+    ) -> Mapping[str, float] | None:
+        """Measure the model after an epoch, unless that is known; what is found is told and kept.
+
+        A stop is heard while it is measured: then the run stops here, and the epoch is measured when it goes
+        on. Every rank calls it after the same step. So call it for the epoch before as an epoch begins:
+
+            for epoch in range(reader.epoch, epochs):
+                if epoch and session.evaluate(epoch - 1, measure) is None:
+                    return
+
+        Args:
+            epoch: Whose last step was the last that was done, from 0; of any other, only what is known is
+                given.
+            measure: Gets a function that says whether this rank has heard of a stop, to be asked after each
+                batch. Gives the metrics, the same on every rank; None on every rank if any has given up.
+
+        Returns:
+            The metrics, empty when the model has gone on unmeasured; None: the run is to stop, so return from
+            the loop.
+        """
+        attempt = self._attempt or self._begin_without_resuming()
+        if epoch in self._metrics or not self._is_after(epoch):
+            return self._metrics.get(epoch, {})
+        link = self._place.context.link
+        with self._hearing_signals():
+            found = measure(lambda: self._stop_asked or link.stop_asked)
+        if found is None:
+            attempt.is_stopped = True
+            return None
+        self._metrics[epoch] = dict(found)
+        self.tell_metrics(epoch, found)
+        return self._metrics[epoch]
+
     def tell_metrics(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Tell how the model did on an evaluation dataset; rank 0 says it for all."""
-        if self.rank == 0:
-            self._place.context.link.tell(Evaluated(epoch, dict(metrics)))
+        """Tell how the model did on an evaluation dataset, and keep it; rank 0 does it for all."""
+        if self.rank or self._attempt is None:
+            return
+        self._place.context.link.tell(Evaluated(epoch, dict(metrics)))
+        attempt, step = self._attempt.last_step
+        try:
+            write_evaluation(self._place.storage, metrics, epoch=epoch, attempt=attempt, step=step)
+        except OSError as error:
+            self._tell_note(f"the metrics of epoch {epoch} could not be kept: {error}")
 
     # -- ending ------------------------------------------------------------------------------------
 
@@ -365,6 +415,16 @@ class Session:
             )
             torch.set_num_threads(index.torch_threads)
 
+    def _hearing_signals(self) -> AbstractContextManager[None]:
+        """Nobody started this process who would hear a Ctrl-C for it."""
+        has_driver = not isinstance(self._place.context.link, NoLink)
+        return nullcontext() if has_driver else stop_on_signal(self.stop)
+
+    def _is_after(self, epoch: int) -> bool:
+        """Whether the last step that was done is an epoch's last."""
+        cursor = self.reader.cursor
+        return self.epochs_done == epoch + 1 and cursor.samples_consumed in (0, self.reader.num_samples)
+
     def _ended_for_good(self) -> bool:
         self._require_ended()
         return self.is_stopped
@@ -389,8 +449,7 @@ def _context(
 ) -> RunContext:
     context = current_run()
     if context is not None:
-        _refuse_second_word(
-            context,
+        context.refuse_another(
             run=run,
             storage=storage,
             checkpoint_interval_s=interval_s,
@@ -407,17 +466,6 @@ def _context(
     context = RunContext(run=run, storage=storage, checkpoint_interval_s=interval_s, begin_anew=begin_anew)
     context.keep_checkpoints = keep_checkpoints or context.keep_checkpoints
     return context
-
-
-def _refuse_second_word(context: RunContext, **given: Any) -> None:
-    """What the driver has said is not said again by the loop: one of the two would be ignored."""
-    for name, value in given.items():
-        said = getattr(context, name)
-        if value is not None and value != said and str(value) != str(said):
-            raise ValueError(
-                f"Session({name}={value!r}), but this loop runs in a worker of train, whose configuration "
-                f"says {said!r}: set TrainConfig.{name}, and leave it out here"
-            )
 
 
 def _require_own_part(peers: Peers, reader: Any) -> None:

@@ -5,6 +5,7 @@
       attempt-000003/                      one driver's life (Ray's experiment folder)
         checkpoint-000004-000000000123/    taken by attempt 4 after step 123
       ledger/attempt-000004/               who was handed what (ledger.py)
+      metrics/                             how good the model was after each epoch (evaluations.py)
       model/                               the trained model
       loss.jsonl                           its loss curve
 

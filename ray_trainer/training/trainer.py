@@ -39,7 +39,7 @@ from ray_trainer.errors import (
 )
 from ray_trainer.recipes.registry import find_recipe
 from ray_trainer.training.audit import covered_segments
-from ray_trainer.training.board import Board, WorkerFailure
+from ray_trainer.training.board_line import BoardLine
 from ray_trainer.training.checkpoint import CheckpointStore, attempt_folder
 from ray_trainer.training.events import Event, Note, StepDone, Stopping
 from ray_trainer.training.fence import FenceWatch, claim_run, require_newest
@@ -142,10 +142,9 @@ class _Driver:
     def run(self) -> TrainResult:
         fence = FenceWatch(lambda: require_newest(self._storage, self._claim))
         with closing(fence), joined_cluster(self._config) as cluster:
-            actor: Any = ray.remote(num_cpus=0)(Board)
-            board = actor.remote(fruitless_max=_FRUITLESS_MAX)
-            outcome = self._watch(board, self._trainer(board, cluster), fence)
-            restarts = ray.get(board.get_num_restarts.remote())
+            line = BoardLine(fruitless_max=_FRUITLESS_MAX, tell=self._on_event)
+            outcome = self._watch(line, self._trainer(line.board, cluster), fence)
+            restarts = line.num_restarts(has_failed=False)
         return self._result(outcome, restarts)
 
     def _trainer(self, board: Any, cluster: ClusterFacts) -> TorchTrainer:
@@ -181,7 +180,7 @@ class _Driver:
             ),
         )
 
-    def _watch(self, board: Any, trainer: TorchTrainer, fence: FenceWatch) -> Mapping[str, Any]:
+    def _watch(self, line: BoardLine, trainer: TorchTrainer, fence: FenceWatch) -> Mapping[str, Any]:
         """Run `fit` on a thread of its own, and tell what happens until it ends.
 
         Raises:
@@ -206,19 +205,18 @@ class _Driver:
                     raise fence.error
                 if asked.is_set() and not is_told:
                     is_told = True
-                    ray.get(board.ask_stop.remote())
                     self._on_event(Stopping())
-                self._tell(board)
-        self._tell(board)
+                self._tell(line, is_stop_asked=is_told)
+        self._tell(line, is_stop_asked=is_told)
         if "error" in fitted:
-            raise self._translated(board, fitted["error"])
+            raise self._translated(line, fitted["error"])
         outcome = fitted["result"].return_value
         if not isinstance(outcome, Mapping):
             raise TrainingFailedError(self._storage.run, "Ray Train ended without an answer of rank 0")
         return outcome
 
-    def _tell(self, board: Any) -> None:
-        events, latest = ray.get(board.take.remote())
+    def _tell(self, line: BoardLine, *, is_stop_asked: bool) -> None:
+        events, latest = line.look(is_stop_asked=is_stop_asked)
         for event in events:
             self._on_event(event)
         now_s = time.monotonic()
@@ -227,11 +225,11 @@ class _Driver:
             self._told_step, self._told_at_s = latest, now_s
             self._on_event(latest)
 
-    def _translated(self, board: Any, error: BaseException) -> BaseException:
+    def _translated(self, line: BoardLine, error: BaseException) -> BaseException:
         if not isinstance(error, Exception):
             return error
-        failure: WorkerFailure | None = ray.get(board.why_fatal.remote())
-        restarts: int = ray.get(board.get_num_restarts.remote())
+        failure = line.why_fatal()
+        restarts = line.num_restarts(has_failed=True)
         if failure is None:
             lines = str(error).strip().splitlines()
             reason = lines[-1] if lines else type(error).__name__

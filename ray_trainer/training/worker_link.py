@@ -51,6 +51,7 @@ class RayLink:
         self._board = board
         self._storage = storage
         self._rank = rank
+        self._worker = WorkerIdentity(rank, os.getpid(), socket.gethostname())
         self._report_gap_s = report_gap_s
         self._latest: StepDone | None = None
         self._stop_asked = False
@@ -83,8 +84,10 @@ class RayLink:
 
     def arrived(self) -> None:
         """Say that this process has begun, and wait until it is heard: who is killed next has to be known."""
-        worker = WorkerIdentity(self._rank, os.getpid(), socket.gethostname())
-        ray.get(self._board.arrived.remote(worker), timeout=_START_S)
+        try:
+            ray.get(self._board.arrived.remote(self._worker), timeout=_START_S)
+        except ray.exceptions.RayError as error:  # the next beat says it, too
+            logger.warning("the driver could not be told that this worker has begun: %s", error)
 
     def started(self, event: AttemptStarted) -> None:
         self._latest = None
@@ -168,7 +171,9 @@ class RayLink:
 
     def _tell_progress(self) -> None:
         try:
-            self._stop_asked |= ray.get(self._board.beat.remote(self._latest), timeout=_ANSWER_S)
+            self._stop_asked |= ray.get(
+                self._board.beat.remote(self._latest, self._worker), timeout=_ANSWER_S
+            )
         except ray.exceptions.RayError as error:
             logger.debug("the driver does not answer: %s", error)
 

@@ -20,8 +20,10 @@ from kafka_connection import Connection
 from kafka_plugin.loader import load_dataset
 from ray_trainer.errors import ColumnChoiceError, LabelError, ModelUnavailableError, RunMismatchError
 from ray_trainer.recipes import find_recipe
-from ray_trainer.training.audit import audit
+from ray_trainer.training.audit import audit, covered_segments
+from ray_trainer.training.evaluations import read_evaluations
 from ray_trainer.training.events import Evaluated, Note, StepDone
+from ray_trainer.training.run_record import read_run
 from ray_trainer.training.storage import RunStorage
 from ray_trainer.training.testing import rank_processes
 from ray_trainer.training.train_config import TrainConfig
@@ -187,6 +189,13 @@ def run_ranks(
     return metrics[0]
 
 
+def kept_metrics(storage: Path, run: str) -> dict[int, dict[str, float]]:
+    place = RunStorage(storage, run)
+    segments, _ = covered_segments(place, read_run(place).run_id)
+    last = segments[-1][0]
+    return read_evaluations(place, attempt=last.attempt, step=last.until_step)
+
+
 @pytest.mark.parametrize("recipe", [IMAGES, pytest.param(TEXTS, marks=pytest.mark.torture)])
 def test_a_run_stopped_and_gone_on_with_equals_an_uninterrupted_one_bit_for_bit(
     recipe: str, connection: Connection, name: str, tmp_path: Path
@@ -206,9 +215,16 @@ def test_a_run_stopped_and_gone_on_with_equals_an_uninterrupted_one_bit_for_bit(
     )
     whole = run_ranks(recipe, config, connection, tmp_path, run="whole")
     assert run_ranks(recipe, config, connection, tmp_path, run="broken", stop_after=3) == {}
+    # Heard while the first epoch is measured, which is done when the run goes on.
+    assert run_ranks(recipe, config, connection, tmp_path, run="broken", stop_after=5) == {}
+    assert RunStorage(tmp_path, "broken").list_names("metrics") == []
     assert not (tmp_path / "broken" / "model").exists()
     assert run_ranks(recipe, config, connection, tmp_path, run="broken") == whole
 
+    kept = {run: kept_metrics(tmp_path, run) for run in ("whole", "broken")}
+    assert kept["whole"] == kept["broken"]
+    assert kept["whole"].keys() == {0, 1}
+    assert kept["whole"][1] == whole
     expected, found = weights(tmp_path, "whole"), weights(tmp_path, "broken")
     assert expected.keys() == found.keys()
     for key in expected:

@@ -273,6 +273,25 @@ def test_workers_hear_of_a_stop_at_their_next_beat() -> None:
     assert board.beat(step_done(1))
 
 
+def test_a_board_that_was_started_again_learns_from_beats_who_the_workers_are() -> None:
+    board = Board(fruitless_max=3)
+    for worker in WORKERS:
+        board.beat(step_done(7) if worker.rank == 0 else None, worker)
+    board.workers_lost({1: "died"}, [1])
+    board.beat(None, WORKERS[0])  # the last word of one that is being ended
+
+    (lost,) = events_of(board)
+    assert lost == WorkersLost(attempt=1, dead=(WORKERS[1],), step=7, reason="died")
+    later = tuple(WorkerIdentity(worker.rank, worker.pid + 100, "here") for worker in WORKERS)
+    for worker in later:
+        board.arrived(worker)
+        board.beat(None, WORKERS[worker.rank])
+    board.workers_lost({0: "died"}, [0])
+    (lost,) = events_of(board)
+    assert isinstance(lost, WorkersLost)
+    assert lost.dead == (later[0],)
+
+
 # -- a worker's link -------------------------------------------------------------------------------
 
 
