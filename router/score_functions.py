@@ -33,7 +33,7 @@ _LATENCY_FREE_S = 0.02
 
 
 def reachability(broker: BrokerSnapshot, context: ScoreContext) -> float:  # noqa: ARG001
-    """1 while the broker answers, 0 since it stopped; a single missed answer is no stop (observation.py)."""
+    """1 while the broker answers, 0 since it stopped, which a single missed answer does not yet say."""
     return 1.0 if broker.is_reachable else 0.0
 
 
