@@ -10,8 +10,12 @@ from benchmarks.broker_counts import CountedBrokers, counted_cluster
 from benchmarks.telemetry import as_operators_have_it, make_topics
 from benchmarks.telemetry_report import IDLE, ONE, OWN, SERVICE, Case, Window
 from benchmarks.telemetry_windows import ServiceProcess, measure_window
-from telemetry_collector.collector import sample_once
+from telemetry_collector.collector import Collector
+from telemetry_collector.config import CollectorConfig
 
+ONCE = CollectorConfig(
+    interval_s=3600, full_interval_s=3600, age_max_s=10_000, deadline_s=60, full_deadline_s=60
+)
 WINDOW_S = 6.0  # a collector measures within it, once or twice
 
 
@@ -33,9 +37,10 @@ def _measured(brokers: CountedBrokers, case: Case, service: ServiceProcess | Non
 def test_brokers_count_what_one_measurement_asks(brokers: CountedBrokers) -> None:
     connection = as_operators_have_it(brokers)
     before = brokers.read()
-    sample_once(connection, topics=["telemetry-0"])
+    with Collector(connection, ONCE, ["telemetry-0"]) as collector:
+        collector.snapshot(timeout_s=120)
     asked = (brokers.read() - before).requests
-    # One to each broker; a busy machine may have begun a second measurement before it ended the collector.
+    # One to each broker; whoever asks before there is a snapshot may have a second measurement begun.
     assert 2 <= asked["DescribeLogDirs"] <= 4
     assert asked["Metadata"] > 0
 
