@@ -51,16 +51,6 @@ def ensure_internal_topics(
             admin.wait_for_leader(topic, PARTITION)
 
 
-def read_latest(
-    connection: Connection, topic: str, *, timeout_s: float, stop_offset: int | None = None
-) -> list[tuple[bytes, bytes]]:
-    """Keys and values that stand now, as compaction would leave them, in the order of the log.
-
-    Args and errors as of `latest_records`. All values are held in memory: for topics of few small records.
-    """
-    return list(latest_records(connection, topic, timeout_s=timeout_s, stop_offset=stop_offset).items())
-
-
 def latest_records(
     connection: Connection,
     topic: str,

@@ -3,7 +3,7 @@
     preview = preview_balance(connection)     # changes no replica
     outcome = execute_balance(connection)     # the same plan, made true
 
-One process balances a cluster at a time; the record in `evenload.balance` says which (balance_record.py).
+One process balances a cluster at a time: who holds the record in `evenload.balance` (balance_log.py).
 What a dead one left is dealt with first: `execute_balance` waits for the reassignments it had ordered, takes
 its throttles off and plans anew from what is there; `preview_balance` takes its throttles off when nothing is
 being moved under them any more, and otherwise says so; `cancel_balance` takes everything back.
@@ -18,16 +18,25 @@ Faults are tested in tests/fault/test_balance_faults.py. Read next: router/moves
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from dataset_catalog.errors import CatalogError
+from dataset_catalog.errors import CatalogError, CatalogRefusedError
 from kafka_connection import Connection
 from kafka_plugin.balance_admin import BalanceAdmin
 from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_record import BalanceLog, BalanceRecord
-from kafka_plugin.errors import BalanceError, BalanceInProgressError, BalanceInterruptedError
-from kafka_plugin.reassignment import Mover, StepProgress
+from kafka_plugin.balance_log import BALANCE_TOPIC, BalanceLog
+from kafka_plugin.balance_record import BalanceRecord
+from kafka_plugin.errors import (
+    BalanceCancelledError,
+    BalanceError,
+    BalanceInProgressError,
+    BalanceInterruptedError,
+    BalanceRefusedError,
+    UnreadableBalanceError,
+)
+from kafka_plugin.reassignment import Mover, StepProgress, ours_running
+from kafka_plugin.replication_throttle import FoundThrottle, find_throttles, lift_throttle
 from router.move_plan import MovePlan
 from router.moves import plan_moves, settled, still_possible
 from telemetry_collector.collector import sample_once
@@ -35,7 +44,15 @@ from telemetry_collector.opening import read_weights
 from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 from telemetry_collector.weights import Weights
 
-__all__ = ["BalanceOutcome", "BalanceProgress", "cancel_balance", "execute_balance", "preview_balance"]
+__all__ = [
+    "BalanceOutcome",
+    "BalanceProgress",
+    "ForgottenBalance",
+    "cancel_balance",
+    "execute_balance",
+    "forget_balance",
+    "preview_balance",
+]
 
 _SNAPSHOT_TIMEOUT_S = 30.0
 _THROTTLES_OFF = "an earlier balance had left its throttles behind; they are off now."
@@ -69,6 +86,21 @@ class BalanceOutcome:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ForgottenBalance:
+    """What was cleared, and what is left in the cluster, whoever has set it.
+
+    Attributes:
+        record: What was wrong with the record; None where there was none.
+        throttles: All settings of replication throttles there are.
+        moving: Partitions that are being moved.
+    """
+
+    record: str | None
+    throttles: tuple[FoundThrottle, ...]
+    moving: tuple[TopicPartition, ...]
+
+
 def preview_balance(
     connection: Connection,
     *,
@@ -83,9 +115,8 @@ def preview_balance(
         CollectorError: They can't be measured.
     """
     config = config or BalanceConfig()
-    with _translated(), BalanceAdmin(connection, timeout_s=config.timeout_s) as admin:
-        log = BalanceLog(connection, timeout_s=config.timeout_s)
-        notes = _tidy(admin, log, config)
+    with _opened(connection, config) as (admin, log):
+        notes = _tidy(connection, admin, log, config)
         before = _measure(connection)
         plan, more = _plan(admin, before, max_bytes, drained, config)
     return BalanceOutcome(plan=plan, before=before, notes=(*notes, *more))
@@ -113,15 +144,13 @@ def execute_balance(
 
     Raises:
         BalanceInProgressError: Somebody else is at it.
+        BalanceCancelledError: Somebody else has taken over.
         BalanceError: As in kafka_plugin/errors.py; what is complete stays.
         CollectorError: Brokers can't be measured.
     """
     config = config or BalanceConfig()
-    with _translated(), BalanceAdmin(connection, timeout_s=config.timeout_s) as admin:
-        log = BalanceLog(connection, timeout_s=config.timeout_s)
-        record = log.write(BalanceRecord.begin(log.read_unless_at_work(config.recent_s)))
-        with Mover(admin, log, record, config) as mover:
-            return _execute(connection, admin, mover, max_bytes, drained, config, progress)
+    with _opened(connection, config) as (admin, log), _moving(connection, admin, log, config) as mover:
+        return _execute(connection, admin, mover, max_bytes, drained, config, progress)
 
 
 def cancel_balance(connection: Connection, *, config: BalanceConfig | None = None) -> list[TopicPartition]:
@@ -131,13 +160,79 @@ def cancel_balance(connection: Connection, *, config: BalanceConfig | None = Non
         The partitions whose moves were cancelled.
     """
     config = config or BalanceConfig()
-    with _translated(), BalanceAdmin(connection, timeout_s=config.timeout_s) as admin:
-        log = BalanceLog(connection, timeout_s=config.timeout_s)
-        left = log.read()
-        if left is None:
+    with _opened(connection, config) as (admin, log):
+        if log.read() is None:
             return []
-        with Mover(admin, log, log.write(BalanceRecord.begin(left)), config) as mover:
+        with _moving(connection, admin, log, config, from_the_living=True) as mover:
             return mover.take_back()
+
+
+def forget_balance(connection: Connection, *, config: BalanceConfig | None = None) -> ForgottenBalance:
+    """Clears a record that can't be understood, and looks in the cluster for what it may have told of.
+
+    Whose the throttles and moves are that it finds, nobody can tell any more; they are left as they are.
+
+    Raises:
+        BalanceInProgressError: The record can be understood, and its balance is at work.
+        BalanceError: It can be understood, so that `cancel_balance` takes back what it tells of.
+    """
+    config = config or BalanceConfig()
+    with _opened(connection, config) as (admin, log):
+        forgotten: str | None = None
+        try:
+            left = log.read_unless_at_work(config.recent_s)
+        except UnreadableBalanceError as error:
+            log.forget()
+            forgotten = f"{error.size_bytes} bytes; {error.reason}"
+        else:
+            if left is not None:
+                raise BalanceError(
+                    f"The record in topic {BALANCE_TOPIC!r} can be understood, so there is nothing to "
+                    "forget: `evenload balance --cancel` takes back what it tells of, and clears it."
+                )
+        return ForgottenBalance(forgotten, find_throttles(admin), tuple(sorted(admin.reassignments())))
+
+
+@contextmanager
+def _opened(connection: Connection, config: BalanceConfig) -> Iterator[tuple[BalanceAdmin, BalanceLog]]:
+    with (
+        _translated(),
+        closing(BalanceLog(connection, timeout_s=config.timeout_s)) as log,
+        BalanceAdmin(connection, timeout_s=config.timeout_s, changing=log.changing) as admin,
+    ):
+        yield admin, log
+
+
+@contextmanager
+def _moving(
+    connection: Connection,
+    admin: BalanceAdmin,
+    log: BalanceLog,
+    config: BalanceConfig,
+    *,
+    from_the_living: bool = False,
+) -> Iterator[Mover]:
+    """A mover, in the name of this process."""
+    mover = Mover(admin, log, log.take(config.recent_s, from_the_living=from_the_living), config)
+    try:
+        with mover:
+            yield mover
+    except BalanceCancelledError:
+        if log.is_late:
+            _take_back_late(connection, mover.record.without(log.read()), config)
+        raise
+
+
+def _take_back_late(connection: Connection, mine: BalanceRecord, config: BalanceConfig) -> None:
+    """What was sent after somebody else had taken over: this process was suspended between look and request.
+
+    The other one may have put all in order before, and be gone. So what is in its record is left to it, and
+    the rest taken back, with an admin that doesn't ask whose turn it is.
+    """
+    with BalanceAdmin(connection, timeout_s=config.timeout_s) as admin:
+        admin.cancel(sorted(ours_running(admin, mine)))
+        if mine.throttle is not None:
+            lift_throttle(admin, mine.throttle)
 
 
 def _execute(
@@ -174,11 +269,11 @@ def _execute(
     return BalanceOutcome(plan=plan, before=before, after=after, moved_bytes=moved_bytes, notes=tuple(notes))
 
 
-def _tidy(admin: BalanceAdmin, log: BalanceLog, config: BalanceConfig) -> list[str]:
+def _tidy(connection: Connection, admin: BalanceAdmin, log: BalanceLog, config: BalanceConfig) -> list[str]:
     """Takes off what a dead balance left, unless something is still being moved under it."""
     try:
         left = log.read_unless_at_work(config.recent_s)
-    except BalanceInProgressError as error:
+    except (BalanceInProgressError, UnreadableBalanceError) as error:
         return [str(error)]
     if left is None:
         return []
@@ -189,8 +284,11 @@ def _tidy(admin: BalanceAdmin, log: BalanceLog, config: BalanceConfig) -> list[s
             f"{num_running} moves that an earlier balance had begun are still going on, throttled: --execute "
             "goes on with them, --cancel takes them back."
         ]
-    with Mover(admin, log, log.write(BalanceRecord.begin(left)), config) as mover:
-        mover.take_back()
+    try:
+        with _moving(connection, admin, log, config) as mover:
+            mover.take_back()
+    except (BalanceInProgressError, BalanceCancelledError) as error:
+        return [str(error)]  # somebody has begun in this very moment
     return _left_behind(mover) or ([_THROTTLES_OFF] if left.throttle is not None else [])
 
 
@@ -249,5 +347,8 @@ def _measure(connection: Connection) -> ClusterSnapshot:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except CatalogRefusedError as error:
+        permission = error.permission.removeprefix("it needs ")
+        raise BalanceRefusedError(error.doing, "it is not allowed", permission) from error
     except CatalogError as error:
         raise BalanceInterruptedError("writing down what is moved", str(error)) from error

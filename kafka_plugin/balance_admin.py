@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +25,7 @@ from kafka.errors import (
 )
 
 from kafka_connection import Connection
-from kafka_connection.clients import may_pass, open_admin
+from kafka_connection.clients import describe_brokers, may_pass, open_admin
 from kafka_plugin.errors import BalanceInterruptedError, BalanceRefusedError
 from telemetry_collector.snapshot import TopicPartition
 
@@ -31,6 +33,7 @@ __all__ = ["BalanceAdmin", "Reassignment", "SettingChange"]
 
 _POLL_S = 0.1
 _REQUEST_TIMEOUT_S = 5.0
+_TOPICS_A_REQUEST = 500
 _REFUSALS = (ClusterAuthorizationFailedError, TopicAuthorizationFailedError)
 
 
@@ -63,13 +66,21 @@ class BalanceAdmin:
     Args:
         connection: The cluster.
         timeout_s: How long a question is put again, in seconds.
+        changing: Entered around each request that changes something; what it raises, nothing is sent.
 
     Raises:
         BrokersUnreachableError: No broker answers.
     """
 
-    def __init__(self, connection: Connection, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        timeout_s: float,
+        changing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._timeout_s = timeout_s
+        self._changing = changing
         self._admin = open_admin(connection, timeout_s=min(timeout_s, _REQUEST_TIMEOUT_S))
 
     def __enter__(self) -> Self:
@@ -148,6 +159,28 @@ class BalanceAdmin:
             return {}
         return {config.name: config.value for config in found.configs if config.value}
 
+    def broker_ids(self) -> list[int]:
+        """All brokers that the cluster knows."""
+        found = self._ask(
+            "asking for brokers", "DESCRIBE on the cluster", lambda: describe_brokers(self._admin)
+        )
+        return sorted(broker["broker_id"] for broker in found)
+
+    def settings_of_topics(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """By topic, what it has these set to. Not there: who has none, or may not be described."""
+        topics = self._ask("listing topics", "DESCRIBE on the topics", self._admin.list_topics)
+        found = {}
+        for begin in range(0, len(topics), _TOPICS_A_REQUEST):
+            asked = [
+                ConfigResource(ConfigResourceType.TOPIC, topic, list(names))
+                for topic in sorted(topics)[begin : begin + _TOPICS_A_REQUEST]
+            ]
+            doing, permission = "reading settings of topics", "DESCRIBE_CONFIGS on the topics"
+            for result in self._ask(doing, permission, partial(self._describe, asked)):
+                if settings := {config.name: config.value for config in result.configs if config.value}:
+                    found[result.resource_name] = settings
+        return found
+
     def change_settings(self, of: int | str, changes: Sequence[SettingChange]) -> None:
         """Changes settings of a broker (an int) or a topic; a topic that is gone has none to change."""
         if not changes:
@@ -158,9 +191,10 @@ class BalanceAdmin:
         doing = f"changing settings of {_named(of)}"
 
         def change() -> None:
-            told = self._admin.alter_configs(
-                [ConfigResource(kind, str(of), dict(operations))], raise_on_unknown=False
-            )
+            with self._changing():
+                told = self._admin.alter_configs(
+                    [ConfigResource(kind, str(of), dict(operations))], raise_on_unknown=False
+                )
             result = str(told[kind.name.lower()][str(of)])
             if "AuthorizationFailed" in result:
                 raise BalanceRefusedError(doing, result, permission)
@@ -169,29 +203,32 @@ class BalanceAdmin:
 
         self._ask(doing, permission, change)
 
-    def _described(self, asked: ConfigResource) -> Any:
+    def _describe(self, asked: Sequence[ConfigResource], **node_id: int) -> Any:
         # kafka-python's own describe_configs takes a refusal for an empty answer (3.0.12).
-        request = self._admin._describe_configs_request([asked])
-        is_broker = asked.resource_type is ConfigResourceType.BROKER
-        node_id = {"node_id": int(asked.name)} if is_broker else {}
+        request = self._admin._describe_configs_request(list(asked))
 
         async def ask() -> Any:
             return await self._admin._manager.send(request, **node_id)
 
-        (result,) = self._admin._manager.run(ask).results
+        return self._admin._manager.run(ask).results
+
+    def _described(self, asked: ConfigResource) -> Any:
+        is_broker = asked.resource_type is ConfigResourceType.BROKER
+        (result,) = self._describe([asked], **({"node_id": int(asked.name)} if is_broker else {}))
         if result.error_code:
             raise kafka.errors.for_code(result.error_code)(result.error_message)
         return result
 
     def _alter(self, orders: Mapping[TopicPartition, list[int] | None]) -> dict[TopicPartition, str]:
         asked = {kafka.TopicPartition(*at): ids for at, ids in orders.items()}
-        told = self._ask(
-            "reassigning partitions",
-            "ALTER on the cluster",
-            lambda: self._admin.alter_partition_reassignments(
-                asked, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
-            ),
-        )
+
+        def order() -> Any:
+            with self._changing():
+                return self._admin.alter_partition_reassignments(
+                    asked, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
+                )
+
+        told = self._ask("reassigning partitions", "ALTER on the cluster", order)
         refused = {}
         for at, problem in told.items():
             if problem is None or problem is NoReassignmentInProgressError:

@@ -21,6 +21,7 @@ KafkaPluginError
 │   └── LoadInterruptedError    the cluster could not be written to for longer than allowed
 ├── BalanceError                replicas can't be moved
 │   ├── BalanceInProgressError  somebody else moves replicas of this cluster
+│   ├── UnreadableBalanceError  what is written down of a balance isn't one's record
 │   ├── BalanceRefusedError     brokers refuse what moving takes; which permission it needs
 │   ├── ReassignmentRefusedError  Kafka refuses one of the moves
 │   ├── BalanceInterruptedError moves made no progress for longer than allowed, and were taken back
@@ -269,6 +270,19 @@ class BalanceInProgressError(BalanceError):
         self.host = host
         self.pid = pid
         self.silent_s = silent_s
+
+
+class UnreadableBalanceError(BalanceError):
+    """The record in `evenload.balance` isn't one of a balance; `size_bytes` of whatever it is."""
+
+    def __init__(self, size_bytes: int, reason: str) -> None:
+        super().__init__(
+            f"The record in topic 'evenload.balance' can't be understood ({size_bytes} bytes; "
+            f"{reason.rstrip('.')}): a newer evenload has written it, or somebody else. If no balance is at "
+            "work, `evenload balance --forget` clears it, and lists the throttles that are set."
+        )
+        self.size_bytes = size_bytes
+        self.reason = reason
 
 
 class BalanceRefusedError(BalanceError):

@@ -4,6 +4,9 @@ The order is what makes it safe against kill -9: the record says what will be ou
 then Kafka is told. Afterwards throttles are taken off, then the record says that nothing is ours. Whoever
 comes next after a death finds in the record all that there may be to undo, and at most one step's worth.
 
+Who has been fenced by another balance can neither write nor change anything any more (balance_log.py): the
+other has found in the record what is to be undone, and does it.
+
 A step that doesn't get on (a broker is down, paused or slow) is waited for, and that is said; after
 `stall_timeout_s` it is taken back. Given up in any way (Ctrl-C too), it is taken back: moves that are
 complete stay, copies on their way are dropped, and these partitions are as they were.
@@ -22,7 +25,8 @@ from dataset_catalog.errors import CatalogError
 from kafka_connection import KafkaConnectionError
 from kafka_plugin.balance_admin import BalanceAdmin
 from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_record import BalanceLog, BalanceRecord, Target
+from kafka_plugin.balance_log import BalanceLog
+from kafka_plugin.balance_record import BalanceRecord, Target
 from kafka_plugin.errors import (
     BalanceCancelledError,
     BalanceInterruptedError,
@@ -33,7 +37,7 @@ from kafka_plugin.replication_throttle import lift_throttle, plan_throttle, set_
 from router.move_plan import Move
 from telemetry_collector.snapshot import TopicPartition
 
-__all__ = ["Mover", "StepProgress"]
+__all__ = ["Mover", "StepProgress", "ours_running"]
 
 _log = logging.getLogger(__name__)
 _CANCEL_TIMEOUT_S = 30.0
@@ -54,11 +58,22 @@ class StepProgress:
     waiting_for: str | None = None
 
 
+def ours_running(admin: BalanceAdmin, record: BalanceRecord) -> dict[TopicPartition, tuple[int, ...]]:
+    """Partitions that Kafka is still moving as a balance told it, and the brokers that get copies."""
+    running = admin.reassignments()
+    return {
+        target.topic_partition: found.adding_ids
+        for target in record.targets
+        if (found := running.get(target.topic_partition)) is not None
+        and found.target_ids == frozenset(target.replica_ids)
+    }
+
+
 class Mover:
     """Carries out steps in the name of one balance; a context manager, for one thread.
 
     Left with an exception, Ctrl-C among them, it takes back what is on its way. Left in any way, nothing is
-    ours any more, but what could not be taken off.
+    ours any more, but what could not be taken off, or somebody else has taken over.
 
     Args:
         admin: the cluster.
@@ -81,8 +96,6 @@ class Mover:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_still_ours():
-            return  # what somebody else has taken over is theirs, throttles too
         if error is not None and (self._record.targets or self._record.throttle is not None):
             self.take_back()
         if self._record.throttle is None:
@@ -97,7 +110,6 @@ class Mover:
             BalanceCancelledError: Somebody else took moves back, or over.
             BalanceRefusedError: A permission is missing.
         """
-        self._check_still_ours(0)
         throttle = plan_throttle(self._admin, moves, self._config.throttle_bytes_per_s)
         left_behind = self._record.throttle.rates if self._record.throttle is not None else {}
         rates = {
@@ -154,6 +166,11 @@ class Mover:
         return running
 
     @property
+    def record(self) -> BalanceRecord:
+        """What is written down as ours."""
+        return self._record
+
+    @property
     def has_left_throttles(self) -> bool:
         """Whether throttles of ours may be in place."""
         return self._record.throttle is not None
@@ -172,22 +189,7 @@ class Mover:
         self._record = self._log.write(self._record.model_copy(update=changes))
 
     def _ours_running(self) -> dict[TopicPartition, tuple[int, ...]]:
-        """Partitions that Kafka is still moving as we told it, and the brokers that get copies."""
-        running = self._admin.reassignments()
-        return {
-            target.topic_partition: found.adding_ids
-            for target in self._record.targets
-            if (found := running.get(target.topic_partition)) is not None
-            and found.target_ids == frozenset(target.replica_ids)
-        }
-
-    def _is_still_ours(self) -> bool:
-        standing = self._log.read()
-        return standing is not None and standing.run_id == self._record.run_id
-
-    def _check_still_ours(self, num_cancelled: int) -> None:
-        if not self._is_still_ours():
-            raise BalanceCancelledError(num_cancelled)
+        return ours_running(self._admin, self._record)
 
     def _wait(
         self,
@@ -219,9 +221,8 @@ class Mover:
 
     def _give_sign_of_life(self) -> None:
         try:
-            self._check_still_ours(len(self._record.targets))
             self._note()
-        except (CatalogError, KafkaConnectionError) as error:
+        except (CatalogError, KafkaConnectionError, BalanceInterruptedError) as error:
             # The record may lie on the very broker that is waited for; moving doesn't depend on it.
             _log.warning("no sign of life could be written: %s", error)
 

@@ -13,19 +13,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from kafka_plugin.balance_admin import BalanceAdmin, SettingChange
 from kafka_plugin.balance_record import ThrottleRecord
 from kafka_plugin.errors import BalanceInterruptedError
 from router.move_plan import Move
 
-__all__ = ["lift_throttle", "plan_throttle", "set_throttle"]
+__all__ = ["FoundThrottle", "find_throttles", "lift_throttle", "plan_throttle", "set_throttle"]
 
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _LEADERS = "leader.replication.throttled.replicas"
 _FOLLOWERS = "follower.replication.throttled.replicas"
 _LISTS = (_LEADERS, _FOLLOWERS)
 _POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class FoundThrottle:
+    """A setting of a broker (by id) or of a topic (by name)."""
+
+    of: int | str
+    name: str
+    value: str
 
 
 def plan_throttle(admin: BalanceAdmin, moves: Sequence[Move], bytes_per_s: int) -> ThrottleRecord:
@@ -94,6 +105,18 @@ def lift_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> ThrottleReco
         except BalanceInterruptedError:
             left[broker_id] = rates
     return ThrottleRecord(rates=left) if left else None
+
+
+def find_throttles(admin: BalanceAdmin) -> tuple[FoundThrottle, ...]:
+    """All that is set on any broker that answers, and on any topic, whoever has set it."""
+    found = []
+    for broker_id in admin.broker_ids():
+        with suppress(BalanceInterruptedError):  # its rates are without effect while it is down
+            rates = admin.settings(broker_id, _RATES)
+            found += [FoundThrottle(broker_id, name, value) for name, value in sorted(rates.items())]
+    for topic, lists in admin.settings_of_topics(_LISTS).items():
+        found += [FoundThrottle(topic, name, value) for name, value in sorted(lists.items())]
+    return tuple(found)
 
 
 def _taken_out(name: str, entries: Sequence[str], value: str) -> SettingChange:

@@ -116,6 +116,7 @@ class TransactionalWriter:
         encoding: With `packed`, each record is a producer batch of its own.
         config: Limits.
         watcher: Told of each record with samples: its partition, its bytes, and whether it was stored.
+        log_topic: Where every holder of the id writes.
     """
 
     def __init__(
@@ -126,8 +127,10 @@ class TransactionalWriter:
         config: LoaderConfig,
         *,
         watcher: RecordWatcher | None = None,
+        log_topic: str = LOADS_TOPIC,
     ) -> None:
         self._connection = connection
+        self._log_topic = log_topic
         self._config = config
         self._transactional_id = transactional_id
         self._encoding = encoding
@@ -142,7 +145,7 @@ class TransactionalWriter:
         """Take the transactional id: ends what a dead holder left open, and fences one that is alive.
 
         Args:
-            topic: Where an earlier holder may have written, beside the topic of loads; nobody else may.
+            topic: Where an earlier holder may have written, beside `log_topic`; nobody else may.
             timeout_s: How long each step may take, in seconds.
 
         Raises:
@@ -164,7 +167,7 @@ class TransactionalWriter:
             linger_ms=0 if is_packed else 5,
             batch_num_messages=1 if is_packed else 10_000,
         )
-        written = [TopicPartition(LOADS_TOPIC, ALL_PARTITIONS)]
+        written = [TopicPartition(self._log_topic, ALL_PARTITIONS)]
         if topic is not None:
             written.append(TopicPartition(topic, ALL_PARTITIONS))
         self._markers.end_earlier(written, timeout_s)

@@ -30,6 +30,7 @@ from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
 from telemetry_collector.sources.kafka_requests import KafkaRequests
 from telemetry_collector.sources.log_dirs import LogDirsSource
 from telemetry_collector.sources.source import Source
+from telemetry_collector.sources.throttles import ThrottlesSource
 from telemetry_collector.sources.topic_limits import TopicLimitsSource
 from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 from telemetry_collector.weights import Weights
@@ -78,6 +79,7 @@ class Collector(SnapshotThread):
             names = [source.name for source in sources]
         else:
             names = [*_KAFKA_SOURCE_NAMES, *([_SCRAPE_NAME] if self._config.metrics_url_by_broker else [])]
+            names += [ThrottlesSource.name] if is_for_many else []
         self._counter = StatisticsCounter([*names, *(source.name for source in more_sources)])
         self._measuring: Measuring | None = None
 
@@ -197,6 +199,8 @@ class Collector(SnapshotThread):
             ),
             LogDirsSource(requests, capacity_bytes_by_broker=self._connection.capacity_bytes_by_broker),
             TopicLimitsSource(requests, rng=rng),
+            # A thousand producers that measure for themselves don't all ask for what people read.
+            *([ThrottlesSource(requests, rng=rng)] if self._is_for_many else []),
             *_exporter_sources(self._config),
         ]
 

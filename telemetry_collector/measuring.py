@@ -47,7 +47,14 @@ from telemetry_collector.errors import (
     ClusterChangedError,
     SourceError,
 )
-from telemetry_collector.observation import Assembled, BrokerStorage, ClusterLayout, Observations, TopicLimits
+from telemetry_collector.observation import (
+    Assembled,
+    BrokerStorage,
+    ClusterLayout,
+    HeardThrottles,
+    Observations,
+    TopicLimits,
+)
 from telemetry_collector.schedule import Ticks, backoff_s
 from telemetry_collector.sources.source import Observation, Question, Source
 from telemetry_collector.statistics import StatisticsCounter
@@ -235,6 +242,9 @@ class Measuring:
                 warnings = observation.warnings
             case TopicLimits():
                 self._observations.hear_limits(observation)
+                warnings = observation.warnings
+            case HeardThrottles():
+                self._observations.hear_throttles(observation)
                 warnings = observation.warnings
             case BrokerMetrics():
                 assert talk.broker_id is not None

@@ -43,10 +43,19 @@ from telemetry_collector.snapshot import (
     ClusterSnapshot,
     LogDirSnapshot,
     PartitionSnapshot,
+    ReplicationThrottles,
     TopicPartition,
 )
 
-__all__ = ["MISSES_MAX", "Assembled", "BrokerStorage", "ClusterLayout", "Observations", "TopicLimits"]
+__all__ = [
+    "MISSES_MAX",
+    "Assembled",
+    "BrokerStorage",
+    "ClusterLayout",
+    "HeardThrottles",
+    "Observations",
+    "TopicLimits",
+]
 
 MISSES_MAX = 3
 
@@ -107,6 +116,19 @@ class TopicLimits:
     """
 
     partition_max_bytes: Mapping[str, int]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeardThrottles:
+    """What is set about the rate of replication.
+
+    Attributes:
+        throttles: as a snapshot has it; None where nobody may say.
+        warnings: sentences about what isn't known.
+    """
+
+    throttles: ReplicationThrottles | None
     warnings: tuple[str, ...] = ()
 
 
@@ -204,6 +226,7 @@ class Observations:
         self._replica_ids: frozenset[int] = frozenset()
         self._leader_ids: frozenset[int] = frozenset()
         self._limits = TopicLimits(partition_max_bytes={})
+        self._throttles: ReplicationThrottles | None = None
         self._answered_at_s = 0.0
         self._measured_at_s: float | None = None
 
@@ -260,6 +283,10 @@ class Observations:
         """Enter topics' limits; they stay in force until others are heard."""
         self._limits = limits
 
+    def hear_throttles(self, heard: HeardThrottles) -> None:
+        """Enter what throttles are set; they stay in force until others are heard."""
+        self._throttles = heard.throttles
+
     def miss(self, broker_id: int, *, asked_at_s: float) -> bool:
         """Enter that a broker didn't answer the question asked at `asked_at_s`.
 
@@ -311,6 +338,7 @@ class Observations:
             },
             topics=layout.topics or {},
             partition_max_bytes=self._limits.partition_max_bytes,
+            throttles=self._throttles,
         )
         return Assembled(snapshot, self._measured_at_s, self._layout_at_s)
 

@@ -22,7 +22,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["BrokerSnapshot", "ClusterSnapshot", "LogDirSnapshot", "PartitionSnapshot", "TopicPartition"]
+__all__ = [
+    "BrokerSnapshot",
+    "ClusterSnapshot",
+    "LogDirSnapshot",
+    "PartitionSnapshot",
+    "ReplicationThrottles",
+    "TopicPartition",
+]
 
 
 class TopicPartition(NamedTuple):
@@ -121,6 +128,21 @@ class PartitionSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationThrottles:
+    """Settings that hold replication back, whoever has made them, and whether anything moves.
+
+    Attributes:
+        bytes_per_s: by broker id, the rate that is set there; the lower one, where sending and taking differ.
+        num_replicas: by topic name, how many of its replicas are held to it; those with none are absent.
+        num_moving: partitions that are being reassigned; None where that isn't known.
+    """
+
+    bytes_per_s: Mapping[int, int] = field(default_factory=dict)
+    num_replicas: Mapping[str, int] = field(default_factory=dict)
+    num_moving: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
     """A cluster at one instant. Shared freely between threads; nobody may change its mappings.
 
@@ -131,6 +153,7 @@ class ClusterSnapshot:
         topics: by topic name, the layout of each of its partitions by number. May cover only some topics.
         partition_max_bytes: by topic name, the most stored bytes that each replica of its partitions will
             hold, as Kafka then deletes what is oldest; topics without a limit by size are absent.
+        throttles: for people; only a collector service asks for them. None where they aren't known.
     """
 
     cluster_id: str
@@ -138,6 +161,7 @@ class ClusterSnapshot:
     brokers: Mapping[int, BrokerSnapshot]
     topics: Mapping[str, Mapping[int, PartitionSnapshot]]
     partition_max_bytes: Mapping[str, int] = field(default_factory=dict)
+    throttles: ReplicationThrottles | None = None
 
     def __post_init__(self) -> None:
         for broker_id, broker in self.brokers.items():

@@ -5,6 +5,7 @@ What plans moves loads numerical libraries, so it is imported by the command.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,6 +48,11 @@ _THROTTLE_BYTES_PER_S = BalanceConfig().throttle_bytes_per_s
     "--drain", "drained", type=int, multiple=True, metavar="BROKER", help="Empty this broker first."
 )
 @click.option("--cancel", is_flag=True, help="Take back what is being moved, and take throttles off.")
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="Clear a record that can't be understood, and list the throttles that are set.",
+)
 @cluster_options
 def balance(
     *,
@@ -55,6 +61,7 @@ def balance(
     max_bytes: int | None,
     drained: tuple[int, ...],
     cancel: bool,
+    forget: bool,
     connection: Connection,
     output: Output,
 ) -> None:
@@ -72,7 +79,12 @@ def balance(
         raise click.UsageError(
             "--cancel takes back all that is being moved; it takes no --drain or --max-bytes"
         )
+    if forget and (cancel or execute or drained or max_bytes is not None):
+        raise click.UsageError("--forget goes with no --execute, --cancel, --drain or --max-bytes")
     config = _config(throttle)
+    if forget:
+        _forget(connection, output, config)
+        return
     if cancel:
         cancelled = cancel_balance(connection, config=config)
         output.document({"cancelled": [{"topic": at.topic, "partition": at.partition} for at in cancelled]})
@@ -85,6 +97,40 @@ def balance(
     document = balance_document(outcome)
     output.document(document)
     _show(document, outcome, output)
+
+
+def _forget(connection: Connection, output: Output, config: BalanceConfig) -> None:
+    from kafka_plugin.balance import forget_balance
+
+    found = forget_balance(connection, config=config)
+    output.document(
+        {
+            "forgotten": found.record,
+            "throttles": [asdict(each) for each in found.throttles],
+            "moving": [{"topic": at.topic, "partition": at.partition} for at in found.moving],
+        }
+    )
+    if found.record is None:
+        output.line("there was no record of a balance, so nothing is forgotten")
+    else:
+        output.line(f"forgotten: a record that can't be understood ({found.record})")
+    if found.moving:
+        output.line(f"{len(found.moving)} partitions are being moved, by whomever; they are left alone")
+    if not found.throttles:
+        output.line("no throttle is set on any broker that answers, nor on any topic")
+        return
+    output.table(
+        ["set on", "setting", "value"],
+        [
+            [f"broker {each.of}" if isinstance(each.of, int) else f"topic {each.of}", each.name, each.value]
+            for each in found.throttles
+        ],
+    )
+    output.line(
+        "nobody can tell who has set these. Those of no move that is still going on are taken off with "
+        "Kafka's own tool: kafka-configs.sh --alter --entity-type brokers (or topics) --entity-name NAME "
+        "--delete-config SETTING"
+    )
 
 
 def _config(throttle: int) -> BalanceConfig:

@@ -151,6 +151,31 @@ def _failures(overview: Overview) -> Iterator[Finding]:
         yield Finding(kind="failures", severity="warning", text=f"Not measured: {question}: {reason}{more}.")
 
 
+def _throttled(overview: Overview) -> Iterator[Finding]:
+    throttled = [broker for broker in overview.brokers if broker.throttle_bytes_per_s is not None]
+    if not throttled:
+        return
+    ids = tuple(sorted(broker.broker_id for broker in throttled))
+    rate = min(broker.throttle_bytes_per_s or 0 for broker in throttled)
+    held = (
+        f"Replication is throttled to {_rate(rate)} on {_named(ids).lower()} "
+        f"({_many(overview.num_throttled_replicas, 'replica')} named)"
+    )
+    if overview.num_moving:
+        partitions = f"{_many(overview.num_moving, 'partition')}"
+        text = f"{held}, and {partitions} {'is' if overview.num_moving == 1 else 'are'} being moved."
+        yield Finding(kind="throttled", severity="notice", text=text, broker_ids=ids)
+        return
+    moves = "nothing moves under it" if overview.num_moving == 0 else "whether anything moves isn't known"
+    yield Finding(
+        kind="throttled_idle",
+        severity="warning",
+        text=f"{held}, and {moves}: `evenload balance` takes off what a dead balance has left; "
+        "what somebody else has set, kafka-configs.sh takes off.",
+        broker_ids=ids,
+    )
+
+
 def _on_purpose(overview: Overview) -> Iterator[Finding]:
     for kind, some in (
         ("drained", [b for b in overview.brokers if b.is_drained]),
@@ -176,6 +201,7 @@ _LOOKS: tuple[Callable[[Overview], Iterable[Finding]], ...] = (
     _spread,
     _capacities,
     _failures,
+    _throttled,
     _warnings,
     _on_purpose,
 )
@@ -220,6 +246,14 @@ def _named(ids: Sequence[int]) -> str:
 
 def _percent(ratio: float) -> str:
     return f"{ratio:.0%}"
+
+
+def _rate(bytes_per_s: float) -> str:
+    for unit in ("B/s", "KiB/s", "MiB/s"):
+        if bytes_per_s < 1024:
+            return f"{bytes_per_s:.4g} {unit}"
+        bytes_per_s /= 1024
+    return f"{bytes_per_s:.4g} GiB/s"
 
 
 def _many(count: int, what: str) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from telemetry_collector.export.instruments import Instrument, Point, Reading
+from telemetry_collector.export.instruments import MAX_TOPICS, Instrument, Point, Reading
 from telemetry_collector.service.collector_service import CollectorService
+from telemetry_collector.snapshot import ReplicationThrottles
 
 __all__ = ["service_instruments"]
 
@@ -88,7 +89,52 @@ def service_instruments(service: CollectorService) -> tuple[Instrument, ...]:
             labels=("function",),
             read=_labelled(lambda: _put_aside(service)),
         ),
+        *_throttle_instruments(service),
     )
+
+
+def _throttle_instruments(service: CollectorService) -> tuple[Instrument, ...]:
+    """What only a service asks brokers for."""
+    return (
+        Instrument(
+            name="evenload_broker_replication_throttle_bytes_per_second",
+            unit="By/s",
+            kind="gauge",
+            description="The rate that replication is held to on a broker; none where no throttle is set.",
+            labels=("broker_id",),
+            read=_labelled(
+                lambda: (((str(broker),), rate) for broker, rate in _throttles(service).bytes_per_s.items())
+            ),
+        ),
+        Instrument(
+            name="evenload_topic_throttled_replicas",
+            unit="1",
+            kind="gauge",
+            description="Replicas of a topic that are held to a throttle; none where there are none.",
+            labels=("topic",),
+            read=_labelled(
+                lambda: (
+                    ((topic,), count)
+                    for topic, count in Counter(_throttles(service).num_replicas).most_common(MAX_TOPICS)
+                )
+            ),
+        ),
+        Instrument(
+            name="evenload_reassigning_partitions",
+            unit="1",
+            kind="gauge",
+            description="Partitions whose replicas are being moved, by whomever; none where it isn't known.",
+            labels=(),
+            read=_labelled(
+                lambda: [((), moving)] if (moving := _throttles(service).num_moving) is not None else []
+            ),
+        ),
+    )
+
+
+def _throttles(service: CollectorService) -> ReplicationThrottles:
+    cached = service.latest
+    return (cached.snapshot.throttles if cached is not None else None) or ReplicationThrottles()
 
 
 def _announced(service: CollectorService) -> Iterable[tuple[tuple[str, ...], float]]:

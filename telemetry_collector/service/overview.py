@@ -106,6 +106,7 @@ def make_overview(
         now_s: of the clock that the history was fed with.
     """
     snapshot = None if cached is None else cached.snapshot
+    throttles = None if snapshot is None else snapshot.throttles
     explanation = Explanation() if snapshot is None else explain(snapshot)
     reports = list(reports)
     brokers: tuple[BrokerOverview, ...] = ()
@@ -121,6 +122,8 @@ def make_overview(
         utilisation_spread=0.0 if snapshot is None else snapshot.utilisation_spread,
         brokers=brokers,
         topics=() if snapshot is None else _topics(snapshot),
+        num_throttled_replicas=0 if throttles is None else sum(throttles.num_replicas.values()),
+        num_moving=None if throttles is None else throttles.num_moving,
         num_topics=0 if snapshot is None else len(snapshot.topics),
         routes=_routes(reports, snapshot),
         num_routes=len(reports),
@@ -150,6 +153,7 @@ def _brokers(
     past: Mapping[int, float],
 ) -> tuple[BrokerOverview, ...]:
     wall_s = cached.snapshot.taken_at_s + cached.age_s
+    throttled = cached.snapshot.throttles.bytes_per_s if cached.snapshot.throttles is not None else {}
     shown = [
         _broker(
             broker,
@@ -157,6 +161,7 @@ def _brokers(
             announced.get(broker_id, 0),
             weight=weights.brokers.get(broker_id),
             past=past.get(broker_id),
+            throttle_bytes_per_s=throttled.get(broker_id),
             wall_s=wall_s,
         )
         for broker_id, broker in sorted(cached.snapshot.brokers.items())
@@ -174,6 +179,7 @@ def _broker(
     *,
     weight: float | None,
     past: float | None,
+    throttle_bytes_per_s: int | None,
     wall_s: float,
 ) -> BrokerOverview:
     broker_id = broker.broker_id
@@ -205,6 +211,7 @@ def _broker(
         unreachable_s=None if since_s is None else max(0.0, wall_s - since_s),
         latency_s=broker.latency_s,
         request_latency_s=broker.request_latency_s,
+        throttle_bytes_per_s=throttle_bytes_per_s,
     )
 
 

@@ -70,6 +70,7 @@ class BrokerOverview(_Shown):
         why: what makes the willingness less than 1, in words; empty where nothing does.
         is_reachable: whether it answered when it was last asked.
         unreachable_s: for how long it hasn't.
+        throttle_bytes_per_s: the rate that replication is held to on it; None where no throttle is known.
     """
 
     broker_id: int
@@ -92,6 +93,7 @@ class BrokerOverview(_Shown):
     unreachable_s: float | None
     latency_s: float | None
     request_latency_s: float | None
+    throttle_bytes_per_s: int | None = None
 
 
 class TopicOverview(_Shown):
@@ -173,6 +175,8 @@ class Overview(_Shown):
         brokers: in the order to show them: by id, or where there are more than 12, first those that don't
             answer, then the fullest.
         topics: those that hold most.
+        num_throttled_replicas: how many replicas are held to the brokers' throttles, as topics name them.
+        num_moving: partitions that are being reassigned; None where that isn't known.
         routes: of the producers that report, fallbacks first.
         put_aside: goals and score functions without a say, here or at a producer, and what they did.
         weights: what `/v1/weights` holds.
@@ -190,6 +194,8 @@ class Overview(_Shown):
     brokers: tuple[BrokerOverview, ...]
     topics: tuple[TopicOverview, ...]
     num_topics: int
+    num_throttled_replicas: int = 0
+    num_moving: int | None = None
     routes: tuple[RouteOverview, ...]
     num_routes: int
     num_fallback_routes: int

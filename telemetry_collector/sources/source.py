@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.observation import BrokerStorage, ClusterLayout, TopicLimits
+from telemetry_collector.observation import BrokerStorage, ClusterLayout, HeardThrottles, TopicLimits
 
 __all__ = ["Observation", "Question", "Source"]
 
-Observation = ClusterLayout | BrokerStorage | TopicLimits | BrokerMetrics
+Observation = ClusterLayout | BrokerStorage | TopicLimits | HeardThrottles | BrokerMetrics
 """Of the cluster and of a broker: first what is essential, then what isn't."""
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
 from kafka_plugin.balance import BalanceProgress, cancel_balance, execute_balance, preview_balance
 from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_record import BalanceLog
+from kafka_plugin.balance_log import BalanceLog
 from kafka_plugin.errors import BalanceInProgressError, BalanceInterruptedError
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.topics import create_topic
@@ -186,6 +188,75 @@ def test_cancel_from_elsewhere_ends_a_balance(
     assert throttle_settings(skewed.connection) == {}
     code, stdout, stderr = Command(skewed, tmp_path, "--cancel").end()
     assert (code, "throttles are off" in stdout) == (0, True), stderr
+
+
+def test_of_two_starts_in_the_same_second_exactly_one_goes_on(skewed: LocalCluster, tmp_path: Path) -> None:
+    both = [Command(skewed, tmp_path, "--execute", "--throttle", SLOW) for _ in range(2)]
+    ended = sorted(command.end() for command in both)
+    assert [code for code, _, _ in ended] == [0, 1], ended
+    _, _, sentence = ended[1]
+    assert "are being moved already" in sentence or "taken over" in sentence
+    assert spread(skewed.connection) < 0.01
+
+
+class Trouble:
+    """What comes over two balances, by seed: at moments of their lives that nobody has chosen."""
+
+    KINDS = ("kill", "stop", "interrupt", "cancel", "start")
+
+    def __init__(self, cluster: LocalCluster, folder: Path, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._start = partial(Command, cluster, folder)
+        self._commands = [self._start("--execute", "--throttle", SLOW) for _ in range(2)]
+
+    def strike(self) -> str:
+        """Waits for a moment, and does something."""
+        victim = self._rng.choice(self._commands).process
+        with suppress(subprocess.TimeoutExpired):
+            victim.wait(self._rng.uniform(0.5, 12))
+        kind = self._rng.choice(self.KINDS)
+        match kind:
+            case "kill":
+                victim.kill()
+            case "stop":
+                victim.send_signal(signal.SIGSTOP)
+            case "interrupt":
+                victim.send_signal(signal.SIGINT)
+            case "cancel":
+                self._commands.append(self._start("--cancel"))
+            case "start":
+                self._commands.append(self._start("--execute", "--throttle", SLOW))
+        return kind
+
+    def end(self) -> list[tuple[int, str, str]]:
+        """Who was stopped goes on, late; all come to their end."""
+        for command in self._commands:
+            command.process.send_signal(signal.SIGCONT)
+        return [command.end() for command in self._commands]
+
+    def kill(self) -> None:
+        """Whatever was found, nobody is left."""
+        for command in self._commands:
+            command.process.kill()
+            command.process.communicate()
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(2, 9))]
+)
+def test_whatever_comes_over_two_balances_the_next_finds_all_and_leaves_nothing(
+    skewed: LocalCluster, tmp_path: Path, seed: int
+) -> None:
+    trouble = Trouble(skewed, tmp_path, seed)
+    try:
+        struck = [trouble.strike() for _ in range(4)]
+        for code, stdout, stderr in trouble.end():
+            assert "Traceback" not in stderr, (struck, stderr)
+            assert code in (0, 1, 130, -signal.SIGKILL, -signal.SIGINT), (struck, code, stdout, stderr)
+    finally:
+        trouble.kill()
+    execute_balance(skewed.connection, config=FAST)
+    assert spread(skewed.connection) < 0.01
 
 
 @pytest.mark.parametrize("trouble", ["killed", pytest.param("paused", marks=pytest.mark.torture)])

@@ -22,7 +22,7 @@ from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer, open_admin
 from kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
 from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_record import BalanceLog
+from kafka_plugin.balance_log import BalanceLog
 from kafka_plugin.errors import BalanceError
 from kafka_plugin.loader import load_dataset
 from kafka_plugin.topics import create_topic

@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import pytest
-from kafka.admin import NewTopic
+from kafka.admin import ConfigResource, NewTopic
 
 from kafka_connection import Connection
 from kafka_connection.clients import open_admin
 from telemetry_collector import BrokerUnreachableError, CollectorClosedError, SourceError
 from telemetry_collector.broker_metrics import BrokerMetrics
 from telemetry_collector.observation import BrokerStorage, ClusterLayout
+from telemetry_collector.snapshot import ReplicationThrottles
 from telemetry_collector.sources.client_statistics import ClientStatisticsSource
 from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
 from telemetry_collector.sources.kafka_requests import KafkaRequests
 from telemetry_collector.sources.log_dirs import LogDirsSource
 from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
 from telemetry_collector.sources.source import Question, Source
+from telemetry_collector.sources.throttles import ThrottlesSource
 from telemetry_collector.sources.topic_limits import TopicLimitsSource
 from telemetry_collector.testing import FakeCluster, FakeMetricsSource, make_snapshot
 
@@ -239,6 +241,48 @@ def test_limits_of_topics_are_told_once_the_layout_is_known_and_not_after_closin
             await requests.close()
 
     asyncio.run(scenario())
+
+
+def test_throttles_are_told_once_the_layout_is_known_and_not_after_closing(
+    connection: Connection, topic_name: str
+) -> None:
+    rate, listed = "follower.replication.throttled.rate", "follower.replication.throttled.replicas"
+    with open_admin(connection) as admin:
+        admin.create_topics([NewTopic(topic_name, num_partitions=1, replication_factor=1)])
+        set_on_broker = ConfigResource("broker", "1", {rate: "77000"})
+        admin.alter_configs([set_on_broker], raise_on_unknown=False)
+        admin.alter_configs([ConfigResource("topic", topic_name, {listed: "0:1"})], raise_on_unknown=False)
+
+    async def scenario() -> None:
+        now_s = 0.0
+        requests = KafkaRequests(connection)
+        layout_source = ClusterMetadataSource(requests, hedge_delay_s=0.2, rng=random.Random(0))
+        source = ThrottlesSource(requests, rng=random.Random(0), clock=lambda: now_s)
+        try:
+            assert (await source.answer(_question(None))).throttles is None
+            gives_up_at_s = time.monotonic() + 120.0
+            while True:  # brokers hear of what was set a moment later
+                if time.monotonic() > gives_up_at_s:
+                    pytest.fail("what was set never became known")
+                layout = await layout_source.answer(_question(None, topics=frozenset({topic_name})))
+                now_s += 100.0
+                told = (await source.answer(_question(None, layout=layout))).throttles
+                if told is not None and told.bytes_per_s and told.num_replicas:
+                    break
+                await asyncio.sleep(0.05)
+            assert told == ReplicationThrottles(
+                bytes_per_s={1: 77000}, num_replicas={topic_name: 1}, num_moving=0
+            )
+            await source.close()
+            with pytest.raises(CollectorClosedError):
+                await source.answer(_question(None, layout=layout))
+        finally:
+            await requests.close()
+
+    asyncio.run(scenario())
+    with open_admin(connection) as admin:
+        taken_off = ConfigResource("broker", "1", {rate: ("DELETE", None)})
+        admin.alter_configs([taken_off], raise_on_unknown=False)
 
 
 # Sources of metrics, which aren't essential: the same, but that they may know nothing.

@@ -61,9 +61,10 @@ BALANCE = (
     "CREATE TOPIC evenload.balance",
     "READ TOPIC evenload.balance",
     "WRITE TOPIC evenload.balance",
+    "WRITE TRANSACTIONAL_ID evenload.balance",
 )
 BALANCE_REFUSALS = (  # the first while there is no such topic yet
-    ("CREATE TOPIC evenload.balance", (), "it needs CREATE on the topic"),
+    ("CREATE TOPIC evenload.balance", (), "It takes CREATE on the topic"),
     ("ALTER CLUSTER", (), "asking for reassignments.* It takes DESCRIBE on the cluster"),
     ("ALTER CLUSTER", ("DESCRIBE CLUSTER",), "reassigning partitions.* It takes ALTER on the cluster"),
     ("ALTER_CONFIGS CLUSTER", (), "It takes DESCRIBE_CONFIGS on the cluster"),
@@ -74,8 +75,17 @@ BALANCE_REFUSALS = (  # the first while there is no such topic yet
         ("DESCRIBE_CONFIGS TOPIC skewed*",),
         "'skewed'.* It takes ALTER_CONFIGS on the topic",
     ),
-    ("READ TOPIC evenload.balance", (), "'evenload.balance' is not allowed: it needs READ on the topic"),
-    ("WRITE TOPIC evenload.balance", (), "'evenload.balance' is not allowed: it needs WRITE on a topic"),
+    ("READ TOPIC evenload.balance", (), "'evenload.balance': it is not allowed. It takes READ on the topic"),
+    (
+        "WRITE TOPIC evenload.balance",
+        (),
+        "'evenload.balance': it is not allowed. It takes WRITE on the topic",
+    ),
+    (
+        "WRITE TRANSACTIONAL_ID evenload.balance",
+        (),
+        "'evenload.balance': .* It takes .* on the transactional",
+    ),
 )
 CONFIG = LoaderConfig(stall_timeout_s=20, transaction_timeout_s=10, transaction_s=1, topic_timeout_s=10)
 

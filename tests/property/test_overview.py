@@ -21,6 +21,7 @@ from telemetry_collector.service.overview import (
     make_overview,
 )
 from telemetry_collector.service.overview_model import Overview
+from telemetry_collector.snapshot import ReplicationThrottles
 from telemetry_collector.statistics import CollectorStatistics
 from telemetry_collector.testing import make_snapshot
 from telemetry_collector.weights import Weights
@@ -60,7 +61,13 @@ def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
         )
         for broker_id, broker in made.brokers.items()
     }
-    return replace(made, brokers=brokers)
+    throttles = st.builds(
+        ReplicationThrottles,
+        bytes_per_s=st.dictionaries(broker_ids, st.integers(0, 2**63)),
+        num_replicas=st.dictionaries(names, st.integers(1, 9)),
+        num_moving=st.none() | st.integers(0, 9),
+    )
+    return replace(made, brokers=brokers, throttles=draw(st.none() | throttles))
 
 
 reports = st.lists(
@@ -233,6 +240,26 @@ def test_sentences_as_an_operator_reads_them() -> None:
         "notice",
         "Broker 3 is drained by its operator.",
     )
+    left = {1: 10 << 20, 2: 50 << 20}
+    throttled = replace(fine, throttles=ReplicationThrottles(bytes_per_s=left, num_moving=0))
+    assert first(throttled) == (
+        "warning",
+        "Replication is throttled to 10 MiB/s on brokers 1 and 2 (0 replicas named), and nothing moves under "
+        "it: `evenload balance` takes off what a dead balance has left; what somebody else has set, "
+        "kafka-configs.sh takes off.",
+    )
+    used = ReplicationThrottles(bytes_per_s={1: 1000}, num_replicas={"t": 3}, num_moving=1)
+    assert first(replace(fine, throttles=used)) == (
+        "notice",
+        "Replication is throttled to 1000 B/s on broker 1 (3 replicas named), and 1 partition is being "
+        "moved.",
+    )
+    unknown = ReplicationThrottles(bytes_per_s={1: 1000})
+    severity, text = first(replace(fine, throttles=unknown))
+    assert severity == "warning"
+    assert "whether anything moves isn't known" in text
+    nothing = ReplicationThrottles(num_moving=3)
+    assert first(replace(fine, throttles=nothing))[0] == "fine"
     assert first(None) == ("notice", "Nothing has been measured yet.")
     assert first(None, failures={"layout": "not allowed"}) == (
         "critical",

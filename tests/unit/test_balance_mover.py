@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Self
 
@@ -43,12 +43,25 @@ class Log:
     def read_unless_at_work(self, recent_s: float) -> BalanceRecord | None:  # noqa: ARG002
         return self.standing
 
+    def take(self, recent_s: float, *, from_the_living: bool = False) -> BalanceRecord:  # noqa: ARG002
+        return self.write(BalanceRecord.begin(self.standing))
+
+    def changing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def write(self, record: BalanceRecord) -> BalanceRecord:
         self.standing = record
         return record
 
     def clear(self) -> None:
         self.standing = None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    @property
+    def is_late(self) -> bool:
+        return False
 
 
 class Admin:

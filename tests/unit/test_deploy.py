@@ -28,11 +28,14 @@ DASHBOARDS = {path.name: json.loads(path.read_text()) for path in (GRAFANA / "da
 # What the service exports about itself and its producers, beside INSTRUMENTS: their labels by name.
 OF_THE_SERVICE = {
     "evenload_broker_announced_bytes": {"broker_id"},
+    "evenload_broker_replication_throttle_bytes_per_second": {"broker_id"},
     "evenload_even_routes": set(),
     "evenload_function_put_aside_routes": {"function"},
+    "evenload_reassigning_partitions": set(),
     "evenload_route_fallbacks_total": set(),
     "evenload_service_requests_total": {"route", "status"},
     "evenload_service_routes": set(),
+    "evenload_topic_throttled_replicas": {"topic"},
 }
 EXPORTED = OF_THE_SERVICE | {each.name: set(each.labels) for each in INSTRUMENTS}
 OF_PROMETHEUS = {"up"}

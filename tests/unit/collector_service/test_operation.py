@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from aiohttp import web
 
+from telemetry_collector.cache import CachedSnapshot
 from telemetry_collector.reports import Intent, RouteReport
+from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
 from telemetry_collector.service.server import SERVICE
 from telemetry_collector.service.wire import CLIENT_HEADER
+from telemetry_collector.snapshot import ReplicationThrottles
 from telemetry_collector.testing import FakeCluster
 
 # What conftest.py makes.
@@ -67,6 +72,31 @@ def test_metrics_show_the_brokers_and_the_service(serving: Serving, run: Run) ->
             assert metrics["evenload_service_clients", ()] == 3  # with whoever asks for metrics
             assert metrics["evenload_service_loads", ()] == 1
             assert metrics["evenload_broker_announced_bytes", (("broker_id", "1"),)] == 10
+
+    run(test)
+
+
+def test_metrics_show_which_throttles_are_set_and_only_those(
+    serving: Serving, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate = "evenload_broker_replication_throttle_bytes_per_second"
+
+    async def test() -> None:
+        async with serving() as served:
+            await served.snapshot()
+            assert not {name for name, _ in await served.metrics()} & {
+                rate,
+                "evenload_reassigning_partitions",
+            }
+            throttles = ReplicationThrottles(bytes_per_s={2: 500}, num_replicas={"t": 3}, num_moving=0)
+            throttled = replace(served.cluster.snapshot, throttles=throttles)
+            cached = CachedSnapshot(throttled, 1.0, False)
+            monkeypatch.setattr(CollectorService, "latest", property(lambda _: cached))
+            metrics = await served.metrics()
+            assert {labels for name, labels in metrics if name == rate} == {(("broker_id", "2"),)}
+            assert metrics[rate, (("broker_id", "2"),)] == 500
+            assert metrics["evenload_topic_throttled_replicas", (("topic", "t"),)] == 3
+            assert metrics["evenload_reassigning_partitions", ()] == 0
 
     run(test)
 
