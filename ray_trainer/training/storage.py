@@ -2,6 +2,7 @@
 
     STORAGE/RUN/
       run.json                             what the run is; later, how it finished
+      claims/                              who has taken the run, and when (fence.py)
       attempt-000003/                      one driver's life (Ray's experiment folder)
         checkpoint-000004-000000000123/    taken by attempt 4 after step 123
       ledger/attempt-000004/               who was handed what (ledger.py)

@@ -42,7 +42,7 @@ from ray_trainer.training.audit import covered_segments
 from ray_trainer.training.board_line import BoardLine
 from ray_trainer.training.checkpoint import CheckpointStore, attempt_folder
 from ray_trainer.training.events import Event, Note, StepDone, Stopping
-from ray_trainer.training.fence import FenceWatch, claim_run, require_newest
+from ray_trainer.training.fence import DriverClaim, FenceWatch, claim_run, require_newest
 from ray_trainer.training.ledger import began_anew_at, read_starts
 from ray_trainer.training.loss_curve import CURVE_NAME, LossPoint, mean_by_epoch, read_curve, write_curve
 from ray_trainer.training.ray_cluster import ClusterFacts, joined_cluster
@@ -134,20 +134,21 @@ class _Driver:
         self._connection = connection
         self._storage = storage
         self._on_event = on_event
-        self._claim = claim_run(storage)
-        self._attempt = self._claim.number
         self._told_step: StepDone | None = None
         self._told_at_s = float("-inf")
 
     def run(self) -> TrainResult:
-        fence = FenceWatch(lambda: require_newest(self._storage, self._claim))
-        with closing(fence), joined_cluster(self._config) as cluster:
-            line = BoardLine(fruitless_max=_FRUITLESS_MAX, tell=self._on_event)
-            outcome = self._watch(line, self._trainer(line.board, cluster), fence)
-            restarts = line.num_restarts(has_failed=False)
+        with joined_cluster(self._config) as cluster:
+            # A driver that gets no cluster must not stop the one that has the run: so only now.
+            claim = claim_run(self._storage)
+            fence = FenceWatch(lambda: require_newest(self._storage, claim))
+            with closing(fence):
+                line = BoardLine(fruitless_max=_FRUITLESS_MAX, tell=self._on_event)
+                outcome = self._watch(line, self._trainer(line.board, cluster, claim), fence)
+                restarts = line.num_restarts(has_failed=False)
         return self._result(outcome, restarts)
 
-    def _trainer(self, board: Any, cluster: ClusterFacts) -> TorchTrainer:
+    def _trainer(self, board: Any, cluster: ClusterFacts, claim: DriverClaim) -> TorchTrainer:
         config, storage = self._config, self._storage
         device = config.device or ("gpu" if cluster.has_gpus else "cpu")
         resources: dict[str, float] = {"CPU": cluster.cpus_per_worker}
@@ -159,7 +160,7 @@ class _Driver:
             recipe=self._recipe,
             run=storage.run,
             storage=storage.storage,
-            claim=self._claim,
+            claim=claim,
             board=board,
             default_threads=cluster.cpus_per_worker,
             device=device,
@@ -172,7 +173,7 @@ class _Driver:
                 num_workers=config.workers, use_gpu=device == "gpu", resources_per_worker=resources
             ),
             run_config=_train_v2.RunConfig(
-                name=f"{storage.run}/{attempt_folder(self._attempt)}",
+                name=f"{storage.run}/{attempt_folder(claim.number)}",
                 storage_path=storage.storage,
                 failure_config=FailureConfig(max_failures=config.max_restarts),
                 callbacks=[_FailureCallback(board)],

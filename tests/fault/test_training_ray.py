@@ -212,3 +212,26 @@ def test_a_mistake_in_the_loop_ends_the_run_at_once_and_a_repaired_loop_goes_on(
         wait_for(events, "Result")
         training.process.wait(240)
     training.assert_exact(epochs=1)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("dataset", ["packed"], indirect=True)
+@pytest.mark.timeout(1800)
+def test_a_driver_whose_run_another_one_claims_says_so_and_lets_go_of_its_workers(
+    tmp_path: Path, connection: Connection, dataset: str
+) -> None:
+    first, second = (Training(tmp_path, connection, dataset) for _ in range(2))
+    with first.drive(workers=1, epochs=2, step_s=0.2) as events:
+        wait_for(events, "CheckpointSaved")
+        with second.drive(workers=1, epochs=2) as others:
+            assert wait_for(others, "AttemptStarted")["step"] > 0
+            error = wait_for(events, "Error")
+            first.process.wait(240)
+            assert first.session_processes() == []
+            result = wait_for(others, "Result")
+            second.process.wait(240)
+
+    assert (first.process.returncode, error["type"]) == (1, "RunTakenOverError")
+    assert f"process {second.process.pid}" in error["text"]
+    assert (second.process.returncode, result["is_stopped"]) == (0, False)
+    second.assert_exact()
