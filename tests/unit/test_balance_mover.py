@@ -6,20 +6,21 @@ And what the next start does with what a dead one left, wherever that died.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Self
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
 from kafka_connection import Connection
-from kafka_plugin import balance, reassignment
+from kafka_plugin import balance, balance_admin, reassignment
 from kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
-from kafka_plugin.balance_admin import Reassignment, SettingChange
+from kafka_plugin.balance_admin import BalanceAdmin, Reassignment, SettingChange
 from kafka_plugin.balance_config import BalanceConfig
 from kafka_plugin.balance_record import BalanceRecord, Target, ThrottleRecord
-from kafka_plugin.errors import BalanceInterruptedError
+from kafka_plugin.errors import BalanceCancelledError, BalanceInterruptedError
 from kafka_plugin.reassignment import Mover
 from router.move_plan import Move, MovePlan
 from router.moves import plan_moves
@@ -36,6 +37,7 @@ CONNECTION = Connection(bootstrap_servers="broker:9092")
 class Log:
     def __init__(self, record: BalanceRecord | None) -> None:
         self.standing = record
+        self.is_late = False
 
     def read(self) -> BalanceRecord | None:
         return self.standing
@@ -58,10 +60,6 @@ class Log:
 
     def close(self) -> None:
         """Nothing is open."""
-
-    @property
-    def is_late(self) -> bool:
-        return False
 
 
 class Admin:
@@ -146,6 +144,94 @@ def test_a_balance_elsewhere_is_at_work_while_its_date_is_near_our_clock(age_s: 
     assert left.may_be_at_work(now_s=1000.0, recent_s=30.0) is may_be
 
 
+class DeafKafka:
+    """An admin client whose first answer doesn't come; says which orders it was given."""
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
+        self._controller_id = 1
+
+    def _order(self, name: str) -> None:
+        self.orders.append(name)
+        if len(self.orders) == 1:
+            raise KafkaTimeoutError("no answer")
+
+    def alter_configs(self, resources: Any, **_: Any) -> Any:
+        self._order("settings")
+        return {"broker": {resources[0].name: "OK"}}
+
+    def alter_partition_reassignments(self, asked: Any, **_: Any) -> Any:
+        self._order("reassignments")
+        return dict.fromkeys(asked)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda admin: admin.change_settings(1, [SettingChange(name=LEADER, operation="SET", value="5")]),
+        lambda admin: admin.reassign({AT: (2,)}),
+        lambda admin: admin.cancel([AT]),
+    ],
+    ids=["settings", "reassign", "cancel"],
+)
+def test_before_each_time_that_a_change_is_sent_it_is_asked_whether_it_is_ours_to_make(
+    change: Callable[[BalanceAdmin], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = DeafKafka()
+    monkeypatch.setattr(balance_admin, "open_admin", lambda *_, **__: kafka)
+    num_asked = 0
+
+    @contextmanager
+    def ours_once() -> Iterator[None]:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked > 1:
+            raise BalanceCancelledError(1)
+        yield
+
+    with (
+        BalanceAdmin(CONNECTION, timeout_s=30, changing=ours_once) as admin,
+        pytest.raises(BalanceCancelledError),
+    ):
+        change(admin)
+    assert (num_asked, len(kafka.orders)) == (2, 1), "the repetition is not sent"
+
+
+def test_who_was_late_takes_back_what_nobody_else_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Brokers()
+    other = TopicPartition("t", 1)
+    admin.reassign({AT: (2,), other: (3,)})
+    admin.by_name = {1: {LEADER: "5"}, 2: {LEADER: "5"}, "t": {LEADERS: "0:1,1:1", FOLLOWERS: "9:9"}}
+    targets = (
+        Target(topic="t", partition=0, replica_ids=(2,)),
+        Target(topic="t", partition=1, replica_ids=(3,)),
+    )
+    rates = {1: {LEADER: "5"}, 2: {LEADER: "5"}}
+    mine = ThrottleRecord(rates=rates, replicas={"t": {LEADERS: ["0:1", "1:1"]}})
+    theirs = ThrottleRecord(rates={2: {LEADER: "5"}}, replicas={"t": {LEADERS: ["1:1"]}})
+    late: Any = Log(BalanceRecord.begin(None).model_copy(update={"targets": targets, "throttle": mine}))
+    standing = late.standing.model_copy(update={"targets": targets[1:], "throttle": theirs})
+    late.is_late = True
+    monkeypatch.setattr(late, "take", lambda *_, **__: late.standing)
+    monkeypatch.setattr(balance, "BalanceAdmin", lambda *_, **__: Mortal(Life(), admin))
+
+    def be_suspended() -> None:
+        late.standing = standing
+        raise BalanceCancelledError(2)
+
+    monkeypatch.setattr(late, "write", lambda _: be_suspended())
+    with (
+        pytest.raises(BalanceCancelledError),
+        balance._moving(CONNECTION, Admin(), late, CONFIG) as mover,  # type: ignore[arg-type]
+    ):
+        mover.finish_left(lambda _: None)
+    assert set(admin.running) == {other}
+    assert admin.by_name == {1: {}, 2: {LEADER: "5"}, "t": {LEADERS: "1:1", FOLLOWERS: "9:9"}}
+
+
 class Killed(BaseException):
     """By `kill -9`: nothing comes after it, not even what takes back."""
 
@@ -175,8 +261,10 @@ class Mortal:
         self._life = life
         self._to = to
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         found = getattr(self._to, name)
+        if not callable(found):
+            return found
         return lambda *given, **options: self._life.call(partial(found, *given, **options))
 
     def __enter__(self) -> Self:
