@@ -9,7 +9,9 @@ from .errors import (
     BrokersUnreachableError,
     KafkaConnectionError,
     NoClusterError,
+    NoCredentialsError,
 )
+from .oauth import OAuth
 
 __all__ = [
     "BadConnectionFileError",
@@ -17,6 +19,8 @@ __all__ = [
     "Connection",
     "KafkaConnectionError",
     "NoClusterError",
+    "NoCredentialsError",
+    "OAuth",
     "evenload_home",
     "resolve_connection",
 ]

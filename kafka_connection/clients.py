@@ -22,7 +22,8 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from .connection import Connection
-from .errors import BrokersUnreachableError
+from .errors import BrokersUnreachableError, NoCredentialsError
+from .oauth import Tokens
 
 _librdkafka_log = logging.getLogger("kafka_connection.librdkafka")
 # Without a handler of theirs, Python would print both clients' warnings (each failed connect) to stderr.
@@ -192,6 +193,12 @@ def _why(error: Exception, connection: Connection) -> str:
         return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
     # kafka-python 3.0.12 waits for brokers that refuse a password as it does for any that hang up.
     refused = "user name and password or " if connection.sasl_username is not None else ""
+    if connection.sasl_oauth is not None:
+        refused = "token or "
+        try:
+            Tokens(connection.sasl_oauth).latest()
+        except NoCredentialsError as no_token:
+            return str(no_token)
     found = {address: _probe(address, refused) for address in connection.bootstrap_servers.split(",")}
     if len(set(found.values())) == 1:
         return next(iter(found.values()))

@@ -5,14 +5,16 @@ confluent-kafka and kafka-python name the same things differently (`ssl.ca.locat
 picklable, and without an open socket; clients.py opens things with it.
 
 Secrets are `SecretStr`: they don't show in a repr, a log or an error, and leave only through
-the two dialects. Read next: environment.py (where a description comes from), clients.py.
+the two dialects. Better, a description names the files that hold them: it can then be shown to
+anybody, and whoever opens a client reads them where it runs. Read next: environment.py (where a
+description comes from), oauth.py, clients.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -25,10 +27,11 @@ from pydantic import (
     model_validator,
 )
 
+from .oauth import OAuth, Tokens, secret_of
 from .secrets import BearerToken
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 WithoutCollector = Literal["sample", "even"]
 
 
@@ -51,9 +54,16 @@ class Connection(BaseModel):
     ssl_key_password: SecretStr | None = Field(
         default=None, description="What our private key is encrypted with."
     )
-    sasl_mechanism: SaslMechanism | None = Field(default=None, description="How the password is proven.")
+    ssl_key_password_path: Path | None = Field(default=None, description="File that holds it.")
+    sasl_mechanism: SaslMechanism | None = Field(
+        default=None, description="How it is proven who we are; OAUTHBEARER: by a token."
+    )
     sasl_username: str | None = Field(default=None, description="Who we are.")
     sasl_password: SecretStr | None = Field(default=None, description="What proves it.")
+    sasl_password_path: Path | None = Field(
+        default=None, description="File that holds it; read anew for each client that is opened."
+    )
+    sasl_oauth: OAuth | None = Field(default=None, description="Where tokens come from, with OAUTHBEARER.")
     capacity_bytes_by_broker: Mapping[int, int] = Field(
         default_factory=dict,
         description="Capacity in bytes by broker id, where log dirs can't tell it (brokers on one volume).",
@@ -156,18 +166,10 @@ class Connection(BaseModel):
 
     @model_validator(mode="after")
     def _credentials_fit_the_protocol(self) -> Self:
-        has_sasl = self.security_protocol.startswith("SASL")
-        sasl = {
-            "sasl_mechanism": self.sasl_mechanism,
-            "sasl_username": self.sasl_username,
-            "sasl_password": self.sasl_password,
-        }
-        missing = [name for name, value in sasl.items() if value is None]
-        if has_sasl and missing:
-            raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
-        given = [name for name, value in sasl.items() if value is not None]
-        if not has_sasl and given:
-            raise ValueError(f"{', '.join(given)} would be ignored with {self.security_protocol}")
+        for name in ("sasl_password", "ssl_key_password"):
+            if getattr(self, name) is not None and getattr(self, f"{name}_path") is not None:
+                raise ValueError(f"{name} and {name}_path say the same; give one of them")
+        self._sasl_fits()
         ssl = [name for name in _SSL_FIELDS if getattr(self, name) is not None]
         if "SSL" not in self.security_protocol.removeprefix("SASL_") and ssl:
             raise ValueError(f"{', '.join(ssl)} would be ignored with {self.security_protocol}")
@@ -175,23 +177,57 @@ class Connection(BaseModel):
             raise ValueError("ssl_certificate_path and ssl_key_path go together")
         return self
 
-    def confluent_config(self) -> dict[str, str | int]:
-        """The same, in the words of librdkafka."""
-        return self._dialect(_CONFLUENT_WORDS)
+    def _sasl_fits(self) -> None:
+        given = [name for name in _SASL_FIELDS if getattr(self, name) is not None]
+        if not self.security_protocol.startswith("SASL"):
+            if given:
+                raise ValueError(f"{', '.join(given)} would be ignored with {self.security_protocol}")
+            return
+        if self.sasl_mechanism == "OAUTHBEARER":
+            needed, other = ["sasl_oauth"], ["sasl_username", "sasl_password", "sasl_password_path"]
+        else:
+            by = "sasl_password_path" if self.sasl_password_path is not None else "sasl_password"
+            needed, other = ["sasl_mechanism", "sasl_username", by], ["sasl_oauth"]
+        if missing := [name for name in needed if name not in given]:
+            raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
+        if idle := [name for name in other if name in given]:
+            raise ValueError(f"{', '.join(idle)} would be ignored with {self.sasl_mechanism}")
 
-    def kafka_python_config(self) -> dict[str, object]:
-        """The same, in the words of kafka-python."""
-        return {**self._dialect(_KAFKA_PYTHON_WORDS)}
+    def confluent_config(self) -> dict[str, Any]:
+        """The same, in the words of librdkafka.
+
+        Raises:
+            NoCredentialsError: a file with a password can't be read.
+        """
+        tokens = {} if self.sasl_oauth is None else {"oauth_cb": Tokens(self.sasl_oauth).for_librdkafka}
+        return {**self._dialect(_CONFLUENT_WORDS), **tokens}
+
+    def kafka_python_config(self) -> dict[str, Any]:
+        """The same, in the words of kafka-python.
+
+        Raises:
+            NoCredentialsError: a file with a password can't be read.
+        """
+        config: dict[str, Any] = {**self._dialect(_KAFKA_PYTHON_WORDS)}
+        if self.sasl_oauth is not None:
+            config["sasl_oauth_token_provider"] = Tokens(self.sasl_oauth).for_kafka_python()
+        return config
 
     @property
     def has_secrets(self) -> bool:
         """Whether it holds what nobody else may read."""
-        return any(isinstance(getattr(self, field), SecretStr) for field in type(self).model_fields)
+        held = [getattr(self, field) for field in type(self).model_fields]
+        if self.sasl_oauth is not None:
+            held.append(self.sasl_oauth.client_secret)
+        return any(isinstance(value, SecretStr) for value in held)
 
     def _dialect(self, words: Mapping[str, str]) -> dict[str, str | int]:
         config: dict[str, str | int] = {}
         for field, word in words.items():
             value = getattr(self, field)
+            if field in _FROM_FILES:
+                path_field = f"{field}_path"
+                value = secret_of(value, getattr(self, path_field), path_field)
             if value is not None:
                 config[word] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         return config
@@ -206,7 +242,15 @@ def first_reason(error: ValidationError) -> str:
 
 
 COLLECTOR_FIELDS = ("collector_url", "collector_token", "collector_token_path", "collector_ca_path")
-_SSL_FIELDS = ("ssl_ca_path", "ssl_certificate_path", "ssl_key_path", "ssl_key_password")
+_SSL_FIELDS = (
+    "ssl_ca_path",
+    "ssl_certificate_path",
+    "ssl_key_path",
+    "ssl_key_password",
+    "ssl_key_password_path",
+)
+_SASL_FIELDS = ("sasl_mechanism", "sasl_username", "sasl_password", "sasl_password_path", "sasl_oauth")
+_FROM_FILES = ("sasl_password", "ssl_key_password")
 
 _CONFLUENT_WORDS = {
     "bootstrap_servers": "bootstrap.servers",

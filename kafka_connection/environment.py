@@ -12,6 +12,10 @@ What a description leaves open about telemetry is added from `EVENLOAD_COLLECTOR
 and, without one, `EVENLOAD_WEIGHTS` (a file of weights). The token that a service asks for is in
 `EVENLOAD_COLLECTOR_TOKEN`, or in a file, `EVENLOAD_COLLECTOR_TOKEN_FILE`; `EVENLOAD_COLLECTOR_CA` is a file
 of the authorities that its certificate is checked against.
+
+A password that a connection file needs and doesn't hold, nor names a file of, is taken from
+`EVENLOAD_SASL_PASSWORD`, else from the file that `EVENLOAD_SASL_PASSWORD_FILE` names; the one of an encrypted
+private key likewise, from `EVENLOAD_SSL_KEY_PASSWORD` and `EVENLOAD_SSL_KEY_PASSWORD_FILE`.
 """
 
 from __future__ import annotations
@@ -19,13 +23,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
 from .connection import Connection, first_reason
 from .errors import BadConnectionFileError, NoClusterError
+from .secrets import warn_if_others_can_read
 
 CLUSTER_FOLDER = "cluster"
 CLUSTER_FILE = "cluster.json"
@@ -96,6 +102,10 @@ _ENVIRONMENT = {
     "collector_token": "EVENLOAD_COLLECTOR_TOKEN",
     "collector_token_path": "EVENLOAD_COLLECTOR_TOKEN_FILE",
     "collector_ca_path": "EVENLOAD_COLLECTOR_CA",
+    "sasl_password": "EVENLOAD_SASL_PASSWORD",
+    "sasl_password_path": "EVENLOAD_SASL_PASSWORD_FILE",
+    "ssl_key_password": "EVENLOAD_SSL_KEY_PASSWORD",
+    "ssl_key_password_path": "EVENLOAD_SSL_KEY_PASSWORD_FILE",
 }
 
 
@@ -128,9 +138,25 @@ def _read_connection_file(path: Path, bootstrap_servers: str | None) -> Connecti
     if bootstrap_servers is not None:
         fields["bootstrap_servers"] = bootstrap_servers
     try:
-        return Connection.model_validate(fields)
+        connection = Connection.model_validate({**fields, **_passwords_for(fields)})
     except ValidationError as error:
         raise BadConnectionFileError(path, first_reason(error)) from error
+    if Connection.model_construct(**{field: getattr(connection, field) for field in fields}).has_secrets:
+        warn_if_others_can_read(path)
+    return connection
+
+
+def _passwords_for(fields: Mapping[str, Any]) -> dict[str, str]:
+    """What the environment says of passwords that a description of these fields lacks."""
+    found: dict[str, str] = {}
+    wanted = {
+        "sasl_password": fields.get("sasl_mechanism") not in (None, "OAUTHBEARER"),
+        "ssl_key_password": fields.get("ssl_key_path") is not None,
+    }
+    for field, is_wanted in wanted.items():
+        if is_wanted and fields.get(field) is None and fields.get(f"{field}_path") is None:
+            found |= _of_environment((field,)) or _of_environment((f"{field}_path",))
+    return found
 
 
 def _embedded_connection(home: Path) -> Connection:

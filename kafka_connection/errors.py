@@ -3,6 +3,7 @@
     KafkaConnectionError
     ├── NoClusterError           nobody said which cluster, and no embedded one runs
     ├── BadConnectionFileError   a connection file can't be read or says something impossible
+    ├── NoCredentialsError       a password or token can't be got from where it is kept (retriable)
     └── BrokersUnreachableError  an address was given, but nothing answers there (retriable)
 
 Facts are attributes; errors pickle, as they cross processes in Ray (tests/unit/test_connection_clients.py).
@@ -54,6 +55,25 @@ class BadConnectionFileError(KafkaConnectionError):
 
     def __str__(self) -> str:
         return f"connection file {self.path}: {self.reason}"
+
+
+class NoCredentialsError(KafkaConnectionError):
+    """What proves who we are can't be got from the file or the provider that a connection names.
+
+    Attributes:
+        what: the field of the connection, or what was wanted.
+        reason: why it can't be got; quotes no secret.
+    """
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.what} for the brokers can't be had: {self.reason}"
 
 
 class BrokersUnreachableError(KafkaConnectionError):

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, SecretStr
 
-__all__ = ["BearerToken", "read_secret"]
+__all__ = ["BearerToken", "read_secret", "warn_if_others_can_read"]
 
 _log = logging.getLogger(__name__)
 _SECRET_MAX_BYTES = 64 << 10
@@ -24,8 +24,7 @@ def read_secret(path: Path) -> SecretStr:
     """
     try:
         with path.open("rb") as file:
-            if stat.S_IMODE(path.stat().st_mode) & stat.S_IROTH:
-                _warn(path)
+            warn_if_others_can_read(path)
             text = file.read(_SECRET_MAX_BYTES).decode("utf-8").strip()
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror or error}") from error
@@ -34,6 +33,12 @@ def read_secret(path: Path) -> SecretStr:
     if not text:
         raise ValueError(f"{path} is empty")
     return SecretStr(text)
+
+
+def warn_if_others_can_read(path: Path) -> None:
+    """Say so, once, when every user of this machine may read a file that holds a secret."""
+    if stat.S_IMODE(path.stat().st_mode) & stat.S_IROTH:
+        _warn(path)
 
 
 @functools.cache  # once, though it may be read for each request

@@ -33,6 +33,13 @@ _FIELDS = {
     "sasl.username": "sasl_username",
     "sasl.password": "sasl_password",
 }
+_OAUTH_FIELDS = {
+    "sasl.oauthbearer.token.endpoint.url": "token_url",
+    "sasl.oauthbearer.client.id": "client_id",
+    "sasl.oauthbearer.client.secret": "client_secret",
+    "sasl.oauthbearer.scope": "scope",
+    "https.ca.location": "ca_path",
+}
 
 
 def needs_latency(config: ProducerConfig, router_config: RouterConfig) -> bool:
@@ -67,6 +74,9 @@ def connection_of(settings: Mapping[str, Any]) -> Connection:
     """
     fields = {field: settings[word] for word, field in _FIELDS.items() if word in settings}
     known = {*_FIELDS, "ssl.endpoint.identification.algorithm"}
+    if settings.get("sasl.oauthbearer.method", "default").lower() == "oidc":
+        known |= {*_OAUTH_FIELDS, "sasl.oauthbearer.method"}
+        fields["sasl_oauth"] = {f: settings[word] for word, f in _OAUTH_FIELDS.items() if word in settings}
     unknown = [word for word in settings if word.startswith(("ssl.", "sasl.")) and word not in known]
     if unknown or "bootstrap_servers" not in fields:
         reason = f"{', '.join(unknown)} can't be translated" if unknown else "bootstrap.servers is missing"

@@ -35,7 +35,7 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from kafka_connection import Connection
+from kafka_connection import Connection, NoCredentialsError
 from telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,
@@ -104,6 +104,8 @@ class KafkaRequests:
             raise BrokerUnreachableError(node, f"no answer within {timeout_s:g} s") from error
         except kafka_errors.KafkaError as error:
             raise _translated(node, error) from error
+        except NoCredentialsError as error:
+            raise AccessRefusedError(node, str(error), "check what the connection says of it") from error
 
     async def learn_brokers(self, metadata_response: Any) -> None:
         """Enter the brokers' addresses from a metadata response; its topics are taken out of it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,6 +91,15 @@ def connection(address: Address, clusters: tuple[LocalCluster, LocalCluster]) ->
     return Connection(bootstrap_servers=address.name, capacity_bytes_by_broker=capacities)
 
 
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+
+
 def _exchange(address: Address, clusters: tuple[LocalCluster, LocalCluster]) -> None:
     address.leads_to = clusters[1].connection.bootstrap_servers
     clusters[0].kill_broker(1)
@@ -99,8 +110,10 @@ def test_a_collector_service_ends_with_a_sentence_and_status_1(
     address: Address,
     connection: Connection,
     start_collector: Callable[..., Any],
+    wait_until: WaitUntil,
 ) -> None:
     service = start_collector(connection)
+    wait_until(lambda: _is_ready(service.url))  # it knows a cluster by then
     _exchange(address, clusters)
     service.process.communicate(timeout=300)
     said = service._log_path.read_text()

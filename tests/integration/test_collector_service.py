@@ -125,7 +125,12 @@ def test_one_of_two_services_dies_and_only_its_producers_go_on_without(
         clocks[0].forward(600.0)
         send()
         assert [producer.num_without_service for producer in producers] == [1, 0]
-        wait_until(lambda: producers[0].num_fallbacks > 0)  # even shares, as what it knew is too old by now
+
+        def has_fallen_back() -> bool:
+            send()
+            return producers[0].num_fallbacks > 0
+
+        wait_until(has_fallen_back)  # even shares, once what it knew is too old
         assert producers[1].num_fallbacks == 0
 
 

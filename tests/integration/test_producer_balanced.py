@@ -202,8 +202,8 @@ def test_the_collector_reaches_the_cluster_as_the_settings_say() -> None:
         }
     )
     assert found.kafka_python_config()["sasl_plain_password"] == "secret"
-    with pytest.raises(PluginConfigError, match=r"sasl\.oauthbearer\.method can't be translated"):
-        connection_of({"bootstrap.servers": "a:1", "sasl.oauthbearer.method": "oidc"})
+    with pytest.raises(PluginConfigError, match=r"sasl\.oauthbearer\.extensions can't be translated"):
+        connection_of({"bootstrap.servers": "a:1", "sasl.oauthbearer.extensions": "a=b"})
     with pytest.raises(PluginConfigError, match=r"bootstrap\.servers is missing"):
         connection_of({})
 

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from kafka.net.manager import KafkaConnectionManager
 
-from kafka_connection import BadConnectionFileError, BrokersUnreachableError, Connection, NoClusterError
+from kafka_connection import (
+    BadConnectionFileError,
+    BrokersUnreachableError,
+    Connection,
+    NoClusterError,
+    NoCredentialsError,
+)
 from kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 
 
@@ -18,6 +24,7 @@ from kafka_connection.clients import confluent_consumer, confluent_producer, ope
         NoClusterError(Path("/home"), "there is none"),
         BadConnectionFileError(Path("/file"), "is not JSON"),
         BrokersUnreachableError("kafka:9092", "connection refused"),
+        NoCredentialsError("a token", "/token can't be read"),
     ],
 )
 def test_errors_pickle_with_their_facts(error: Exception) -> None:

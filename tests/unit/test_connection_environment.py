@@ -23,6 +23,10 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "EVENLOAD_HOME",
         "EVENLOAD_COLLECTOR_URL",
         "EVENLOAD_WEIGHTS",
+        "EVENLOAD_SASL_PASSWORD",
+        "EVENLOAD_SASL_PASSWORD_FILE",
+        "EVENLOAD_SSL_KEY_PASSWORD",
+        "EVENLOAD_SSL_KEY_PASSWORD_FILE",
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -188,6 +192,84 @@ def test_a_service_of_the_environment_is_refused_where_the_file_says_to_measure_
 
     with pytest.raises(ValueError, match="EVENLOAD_COLLECTOR_URL: without_collector 'sample' can't be used"):
         resolve_connection(connection_file=path)
+
+
+SASL = {
+    "bootstrap_servers": "a:1",
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "PLAIN",
+    "sasl_username": "me",
+}
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.touch(0o600)
+    path.write_text("of the file")
+    return path
+
+
+def _password_of(path: Path, **fields: object) -> str:
+    path.touch(0o600)
+    path.write_text(json.dumps({**SASL, **fields}))
+    return str(resolve_connection(connection_file=path).kafka_python_config()["sasl_plain_password"])
+
+
+def test_a_password_is_of_the_connection_file_then_of_a_variable_then_of_a_file_that_one_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, secret: Path
+) -> None:
+    path = tmp_path / "sasl.json"
+    with pytest.raises(BadConnectionFileError, match="SASL_SSL needs sasl_password"):
+        _password_of(path)
+    monkeypatch.setenv("EVENLOAD_SASL_PASSWORD_FILE", str(secret))
+    assert _password_of(path) == "of the file"
+    monkeypatch.setenv("EVENLOAD_SASL_PASSWORD", "of the variable")
+    assert _password_of(path) == "of the variable"
+    assert _password_of(path, sasl_password=None) == "of the variable"
+    assert _password_of(path, sasl_password="its own") == "its own"
+    assert _password_of(path, sasl_password_path=str(secret)) == "of the file"
+    with pytest.raises(BadConnectionFileError, match="sasl_password and sasl_password_path say the same"):
+        _password_of(path, sasl_password="its own", sasl_password_path=str(secret))
+
+
+def test_passwords_of_the_environment_are_for_who_needs_one(
+    monkeypatch: pytest.MonkeyPatch, connection_file: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EVENLOAD_SASL_PASSWORD", "hush")
+    monkeypatch.setenv("EVENLOAD_SSL_KEY_PASSWORD", "key hush")
+    assert not resolve_connection("a:1").has_secrets
+    assert not resolve_connection(connection_file=connection_file).has_secrets
+    fields = {"bootstrap_servers": "a:1", "security_protocol": "SSL"}
+    path = tmp_path / "tls.json"
+    path.write_text(json.dumps({**fields, "ssl_certificate_path": "/me.pem", "ssl_key_path": "/me.key"}))
+    assert resolve_connection(connection_file=path).confluent_config()["ssl.key.password"] == "key hush"
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode", "is_said"),
+    [
+        ({"sasl_password": "hush"}, 0o644, True),
+        ({"sasl_password": "hush"}, 0o640, False),
+        ({"sasl_password_path": "/elsewhere"}, 0o644, False),
+        ({}, 0o644, False),  # of the environment
+    ],
+)
+def test_a_connection_file_with_a_secret_that_everybody_can_read_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    fields: dict[str, str],
+    mode: int,
+    is_said: bool,
+) -> None:
+    monkeypatch.setenv("EVENLOAD_SASL_PASSWORD", "hush")
+    path = tmp_path / "sasl.json"
+    path.write_text(json.dumps({**SASL, **fields}))
+    path.chmod(mode)
+    resolve_connection(connection_file=path)
+    assert (f"{path} holds a secret, and every user of this machine may read it" in caplog.text) == is_said
+    assert "hush" not in caplog.text
 
 
 def test_a_file_of_weights_is_for_producers_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
