@@ -16,6 +16,7 @@ import logging
 import os
 import random
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -89,6 +90,11 @@ class ProducerRouting:
         queued_s: float = 0.0,
         count_partitions: PartitionCounter,
     ) -> None:
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            _log.warning(
+                "this Python runs without the interpreter lock (free-threaded), which counting the bytes of "
+                "several threads relies on: shares may drift from what was decided; use one with the lock"
+            )
         self._config = config
         self._queued_s = queued_s
         self._count_partitions = count_partitions

@@ -335,6 +335,7 @@ def _write_marker(admin: kafka.KafkaAdminClient, found: _OpenTransaction, *, is_
     """As `KafkaAdminClient.abort_transaction` does, which knows no commit.
 
     It carries the epoch that the partition knows: where a newer holder of the id has written, it is refused.
+    It leaves `transaction_version` at 0, as loads' transactions are of the first kind (decision 72).
     """
     at, producer = found.at, found.producer
     marker = WriteTxnMarkersRequest.WritableTxnMarker

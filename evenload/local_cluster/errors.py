@@ -4,6 +4,7 @@ LocalClusterError
 ├── LocalPartsMissingError    a package that only the embedded Kafka needs isn't installed
 ├── NoLocalClusterError       no cluster was ever started in the folder
 ├── JarsUnavailableError      Kafka's jars aren't cached and can't be fetched (retriable)
+├── WrongJarError            a jar is another one than its checksum here says
 ├── WrongBrokerCountError     the folder holds a cluster with another number of brokers
 ├── WrongKafkaVersionError    the folder holds a cluster of another version of Kafka
 ├── PortInUseError            somebody else listens where a broker has to
@@ -64,6 +65,29 @@ class JarsUnavailableError(LocalClusterError):
         return (
             f"can't fetch the jars of {self.artifact} into {self.cache_path}: {self.reason}; the first start "
             "of an embedded cluster needs the network, or use a cluster of your own with --bootstrap-servers"
+        )
+
+
+class WrongJarError(LocalClusterError):
+    """A jar isn't what it has to be: a broken download, a broken disk, or somebody has put another there.
+
+    Attributes:
+        path: the jar.
+        expected: the SHA-256 that it has to have.
+        found: the one that it has.
+    """
+
+    def __init__(self, path: Path, expected: str, found: str) -> None:
+        super().__init__(path, expected, found)
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} has the SHA-256 {self.found}, but has to have {self.expected}, so it isn't run; "
+            "remove it and start again, which fetches it anew. If that ends here again, what it is fetched "
+            "from has another one"
         )
 
 

@@ -6,12 +6,17 @@ The one idea: a finished resolution is a file, `classpath-VERSION.json`, that li
 their sizes and is written last. While it is there and every jar has its size, nothing is asked
 of the network; a half-fetched jar (jgo writes in place) has no line in it and is fetched again.
 
+What a jar has to be is written down in jars.json, by its SHA-256, for all that KAFKA_VERSIONS, the tools
+and the exporter need: a jar that is another one never runs, whether it was just fetched or lay in the cache.
+Those of other versions have none there; they are used unchecked, which is said when they are fetched.
+
 A lock on the cache folder makes two first starts at once one download.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -21,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .errors import JarsUnavailableError, LocalPartsMissingError
+from .errors import JarsUnavailableError, LocalPartsMissingError, WrongJarError
 
 KAFKA_VERSIONS = ("3.3.2", "3.9.1", "4.3.1")
 KAFKA_VERSION = KAFKA_VERSIONS[-1]
@@ -31,6 +36,8 @@ _EXPORTER_VERSION = "1.0.1"
 _NUM_DOWNLOADS = 4
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _OLDEST = [3, 3, 0]
+
+_CHECKSUMS = Path(__file__).with_name("jars.json")
 
 Progress = Callable[[str], None]
 
@@ -58,6 +65,7 @@ def kafka_classpath(progress: Progress = lambda _: None, *, kafka_version: str =
 
     Raises:
         JarsUnavailableError: they aren't cached and can't be fetched.
+        WrongJarError: one of them is another than it has to be.
     """
 
     def fetch(cache: Path) -> list[Path]:
@@ -107,14 +115,21 @@ def _cached_or_fetched(
     listing = cache / f"{name}.json"
     jars = _cached_jars(listing)
     if jars:
+        _check(jars, cache)
         return jars
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         jars = _cached_jars(listing)  # another process may have just done it
         if jars:
+            _check(jars, cache)
             return jars
         progress(f"fetching {what}")
         jars = fetch(cache)
+        if num_unknown := _check(jars, cache):
+            name_of_it = what.partition(" (")[0]
+            progress(
+                f"{num_unknown} of the jars of {name_of_it} have no known checksum, and are used unchecked"
+            )
         unfinished = listing.with_suffix(".part")
         unfinished.write_text(json.dumps({str(jar.relative_to(cache)): jar.stat().st_size for jar in jars}))
         unfinished.replace(listing)
@@ -128,6 +143,26 @@ def _cached_jars(listing: Path) -> list[Path]:
         return list(jars) if all(jar.stat().st_size == size for jar, size in jars.items()) else []
     except (OSError, ValueError):
         return []
+
+
+def _check(jars: Sequence[Path], cache: Path) -> int:
+    """Compare jars with what they have to be. Returns how many of them aren't known.
+
+    Raises:
+        WrongJarError: one is another than it has to be; it stays where it is.
+    """
+    known: dict[str, str] = json.loads(_CHECKSUMS.read_bytes())
+    num_unknown = 0
+    for jar in jars:
+        expected = known.get(jar.relative_to(cache / "maven").as_posix())
+        if expected is None:
+            num_unknown += 1
+            continue
+        with jar.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != expected:
+            raise WrongJarError(jar, expected, found)
+    return num_unknown
 
 
 def _fetch(cache: Path, wanted: Sequence[str], *, with_dependencies: bool) -> list[Path]:

@@ -255,3 +255,14 @@ def test_a_producer_that_is_dropped_without_being_closed_leaves_no_thread(
     del producing
     gc.collect()
     wait_until(lambda: _deciding() == [])
+
+
+def test_a_python_without_the_interpreter_lock_is_warned_of(
+    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: True, raising=False)
+    make()
+    assert "free-threaded" not in caplog.text
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
+    make()
+    assert "this Python runs without the interpreter lock (free-threaded)" in caplog.text
