@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeResponse
 
+from kafka_connection import Connection, OAuth
 from ray_trainer.fetching.broker_connection import BrokerConnection, BrokerLostError, BrokerRefusedError
 
 SASL = {
@@ -106,6 +108,66 @@ def test_wrong_credentials_are_refused_in_the_brokers_words() -> None:
     with (
         connected_to(sasl_broker("other", mechanisms=["PLAIN"]), SASL) as connection,
         pytest.raises(BrokerRefusedError, match="Invalid username or password"),
+    ):
+        connection.open()
+
+
+def oauth_broker(token: str) -> Answer:
+    """As Kafka answers a token that it doesn't take: with its reason, and an error once that is acknowledged."""
+
+    def answer(api_key: int, request: bytes) -> ApiMessage:
+        if api_key == 18:
+            return versions()
+        if api_key == 17:
+            return SaslHandshakeResponse(version=1, error_code=0, mechanisms=["OAUTHBEARER"])
+        is_right = b"auth=Bearer " + token.encode() in request
+        is_acknowledged = request.endswith(b"\x02\x01\x00")
+        return SaslAuthenticateResponse(
+            version=2,
+            error_code=58 if is_acknowledged else 0,
+            error_message="the token is none of ours" if is_acknowledged else None,
+            auth_bytes=b"" if is_right else b'{"status":"invalid_token"}',
+            session_lifetime_ms=0,
+        )
+
+    return answer
+
+
+def _by_token(path: Path) -> dict[str, Any]:
+    connection = Connection(
+        bootstrap_servers="127.0.0.1:1",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth=OAuth(token_path=path),
+    )
+    return connection.kafka_python_config()
+
+
+def test_a_token_is_given_as_its_file_says_by_then(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.touch(0o600)
+    config = _by_token(path)
+    for token in ("first", "second"):
+        path.write_text(token)
+        with connected_to(oauth_broker(token), config) as connection:
+            connection.open()
+
+
+def test_a_token_that_is_refused_is_so_in_the_brokers_words(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_text("mine")
+    with (
+        connected_to(oauth_broker("another"), _by_token(path)) as connection,
+        pytest.raises(BrokerRefusedError, match="the token is none of ours"),
+    ):
+        connection.open()
+
+
+def test_without_a_token_it_is_tried_again_later_and_the_reason_is_said(tmp_path: Path) -> None:
+    with (
+        connected_to(oauth_broker("any"), _by_token(tmp_path / "absent")) as connection,
+        pytest.raises(BrokerLostError, match=r"a token for the brokers can't be had: .*absent can't be read"),
     ):
         connection.open()
 
