@@ -113,7 +113,7 @@ def test_wrong_credentials_are_refused_in_the_brokers_words() -> None:
 
 
 def oauth_broker(token: str) -> Answer:
-    """As Kafka answers a token that it doesn't take: with its reason, and an error once that is acknowledged."""
+    """As Kafka answers a token that it doesn't take: with its reason, and an error once that is read."""
 
     def answer(api_key: int, request: bytes) -> ApiMessage:
         if api_key == 18:

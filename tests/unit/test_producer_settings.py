@@ -51,6 +51,46 @@ def test_a_bad_value_is_one_of_our_errors_and_tells_no_secret(settings: dict[str
     assert "hush" not in str(caught.value)
 
 
+OIDC = {
+    "bootstrap.servers": "a:1",
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "OIDC",
+    "sasl.oauthbearer.token.endpoint.url": "https://there/token",
+    "sasl.oauthbearer.client.id": "me",
+    "sasl.oauthbearer.client.secret": "hush",
+    "sasl.oauthbearer.scope": "kafka",
+}
+
+
+def test_a_provider_of_tokens_is_understood_as_librdkafka_does() -> None:
+    oauth = connection_of(OIDC).sasl_oauth
+    assert oauth is not None
+    assert oauth.client_secret is not None
+    assert oauth.client_secret.get_secret_value() == "hush"
+    assert (oauth.token_url, oauth.client_id, oauth.scope) == ("https://there/token", "me", "kafka")
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"sasl.oauthbearer.extensions": "a=b"}, r"sasl\.oauthbearer\.extensions can't be translated"),
+        ({"sasl.oauthbearer.method": "default"}, r"sasl\.oauthbearer\.method, .* can't be translated"),
+        ({"sasl.oauthbearer.client.id": None}, "sasl_oauth: token_url needs client_id"),
+    ],
+)
+def test_what_is_said_of_tokens_in_another_way_has_a_way_out(more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PluginConfigError, match=rf"{reason}.*; pass connection= as well") as caught:
+        connection_of({**OIDC, **more})
+    assert "hush" not in str(caught.value)
+
+
+def test_a_callback_for_tokens_has_a_way_out() -> None:
+    settings = {word: value for word, value in OIDC.items() if "oauthbearer" not in word}
+    with pytest.raises(PluginConfigError, match="needs sasl_oauth; pass connection= as well"):
+        connection_of({**settings, "oauth_cb": print})
+
+
 @pytest.mark.parametrize("value", [True, "true", "True", "1"])
 def test_hiding_reports_is_refused(value: Any) -> None:
     with pytest.raises(PluginConfigError, match=r"delivery\.report\.only\.error"):
