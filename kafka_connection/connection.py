@@ -221,6 +221,10 @@ class Connection(BaseModel):
             held.append(self.sasl_oauth.client_secret)
         return any(isinstance(value, SecretStr) for value in held)
 
+    def plain_fields(self) -> dict[str, Any]:
+        """What a connection file says of it, secrets in clear: for a file that nobody else can read."""
+        return _revealed(self)
+
     def _dialect(self, words: Mapping[str, str]) -> dict[str, str | int]:
         config: dict[str, str | int] = {}
         for field, word in words.items():
@@ -231,6 +235,17 @@ class Connection(BaseModel):
             if value is not None:
                 config[word] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         return config
+
+
+def _revealed(model: BaseModel) -> dict[str, Any]:
+    fields = model.model_dump(mode="json")
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, SecretStr):
+            fields[name] = value.get_secret_value()
+        elif isinstance(value, BaseModel):
+            fields[name] = _revealed(value)
+    return fields
 
 
 def first_reason(error: ValidationError) -> str:

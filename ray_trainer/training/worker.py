@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import ray.train
-from pydantic import SecretStr
 
 from kafka_connection.connection import Connection
 from ray_trainer.errors import TrainingFailedError
@@ -175,14 +174,10 @@ def _reachable(connection: Connection | None) -> Iterator[None]:
     if connection is None:
         yield
         return
-    fields = connection.model_dump(mode="json")
-    for name in connection.model_fields_set:
-        value = getattr(connection, name)
-        if isinstance(value, SecretStr):
-            fields[name] = value.get_secret_value()
     # A file in memory, gone with this process however it ends: secrets don't stay on a disk.
     with open(os.memfd_create("evenload-connection"), "w", encoding="utf-8") as file:
-        json.dump(fields, file)
+        os.fchmod(file.fileno(), 0o600)  # it is nobody else's to read, and would be warned of
+        json.dump(connection.plain_fields(), file)
         file.flush()
         before = {
             name: os.environ.get(name) for name in ("EVENLOAD_CONNECTION", "EVENLOAD_BOOTSTRAP_SERVERS")

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from ray.train.v2.api.preemption import PreemptionInfo
 from torch import nn
 
-from kafka_connection import Connection
+from kafka_connection import Connection, OAuth
 from kafka_connection.environment import resolve_connection
 from ray_trainer import errors
 from ray_trainer.errors import TrainerError
@@ -233,7 +233,9 @@ def test_a_loss_that_is_not_known_yet_is_none() -> None:
     assert agreement.decide().mean_loss == 0.25
 
 
-def test_what_a_worker_starts_finds_its_connection_secrets_included_and_nothing_stays() -> None:
+def test_what_a_worker_starts_finds_its_connection_secrets_included_and_nothing_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     connection = Connection(
         bootstrap_servers="broker:9092",
         security_protocol="SASL_SSL",
@@ -250,6 +252,22 @@ def test_what_a_worker_starts_finds_its_connection_secrets_included_and_nothing_
         told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     assert told.stdout == "secret\n"
     assert "EVENLOAD_CONNECTION" not in os.environ
+    assert caplog.text == ""  # nobody else can read it
+
+
+def test_a_worker_hands_on_where_tokens_come_from_and_the_secret_for_that() -> None:
+    oauth = OAuth(token_url="https://there/token", client_id="me", client_secret=SecretStr("hush"))
+    connection = Connection(
+        bootstrap_servers="broker:9092",
+        security_protocol="SASL_SSL",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth=oauth,
+    )
+    with _reachable(connection):
+        found = resolve_connection().sasl_oauth
+    assert found == oauth
+    assert found.client_secret is not None
+    assert found.client_secret.get_secret_value() == "hush"
 
 
 def test_a_loop_without_a_name_still_names_its_run() -> None:
