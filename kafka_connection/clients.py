@@ -145,6 +145,9 @@ def confluent_producer(connection: Connection, **overrides: Any) -> Producer:
 
     Args:
         overrides: settings of librdkafka, with `_` for `.` (`transactional_id="x"`).
+
+    Raises:
+        NoCredentialsError: the connection names a file or a provider, and it gives no password or token.
     """
     return Producer(
         {
@@ -152,7 +155,7 @@ def confluent_producer(connection: Connection, **overrides: Any) -> Producer:
             "acks": "all",
             "enable.idempotence": True,
             "logger": _librdkafka_log,
-            **connection.confluent_config(),
+            **_confluent_config(connection),
             **_dotted(overrides),
         }
     )
@@ -163,6 +166,9 @@ def confluent_consumer(connection: Connection, **overrides: Any) -> Consumer:
 
     Args:
         overrides: settings of librdkafka, with `_` for `.` (`fetch_wait_max_ms=10`).
+
+    Raises:
+        NoCredentialsError: as above.
     """
     return Consumer(
         {
@@ -176,10 +182,18 @@ def confluent_consumer(connection: Connection, **overrides: Any) -> Consumer:
             "auto.offset.reset": "error",
             "check.crcs": True,
             "logger": _librdkafka_log,
-            **connection.confluent_config(),
+            **_confluent_config(connection),
             **_dotted(overrides),
         }
     )
+
+
+def _confluent_config(connection: Connection) -> dict[str, Any]:
+    config = connection.confluent_config()
+    if "oauth_cb" in config:
+        # The client would wait for 10 s and then say that there was no token, and not why.
+        config["oauth_cb"]("")
+    return config
 
 
 def _dotted(overrides: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import logging
 import math
 import ssl
 import threading
@@ -32,6 +33,8 @@ from .errors import NoCredentialsError
 from .secrets import read_secret
 
 __all__ = ["OAuth", "Token", "Tokens"]
+
+_log = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 10.0
 _ANSWER_MAX_BYTES = 64 << 10
@@ -125,7 +128,11 @@ class Tokens:
 
     def for_librdkafka(self, _: object) -> tuple[str, float]:
         """As `oauth_cb` of confluent-kafka."""
-        token = self.latest()
+        try:
+            token = self.latest()
+        except NoCredentialsError as error:
+            _log.warning("%s", error)  # the client only knows that there was an error, and asks again
+            raise
         return token.secret.get_secret_value(), token.expires_at_s
 
     def for_kafka_python(self) -> Any:

@@ -6,7 +6,7 @@ import base64
 import json
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from kafka.errors import SaslAuthenticationFailedError
 from pydantic import SecretStr, ValidationError
 
 from kafka_connection import Connection, NoCredentialsError, OAuth
+from kafka_connection.clients import confluent_consumer, confluent_producer
 from kafka_connection.oauth import Tokens, _checked
 
 NOW_S = 1e9
@@ -326,3 +327,14 @@ def test_a_password_is_read_from_its_file_for_each_client(
         NoCredentialsError, match=r"sasl_password_path for the brokers can't be had: .*No such file"
     ):
         connection.confluent_config()
+
+
+@pytest.mark.parametrize("open_client", [confluent_producer, confluent_consumer])
+def test_a_client_of_librdkafka_without_a_token_says_why_at_once(
+    open_client: Callable[[Connection], object], tmp_path: Path
+) -> None:
+    fields = {**OAUTHBEARER, "sasl_oauth": {"token_path": tmp_path / "absent"}}
+    with pytest.raises(
+        NoCredentialsError, match=r"a token for the brokers can't be had: .*absent can't be read"
+    ):
+        open_client(Connection.model_validate(fields))
