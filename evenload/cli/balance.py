@@ -73,14 +73,8 @@ def balance(
     """
     from kafka_plugin.balance import cancel_balance, preview_balance
 
-    if cancel and execute:
-        raise click.UsageError("--cancel and --execute exclude each other")
-    if cancel and (drained or max_bytes is not None):
-        raise click.UsageError(
-            "--cancel takes back all that is being moved; it takes no --drain or --max-bytes"
-        )
-    if forget and (cancel or execute or drained or max_bytes is not None):
-        raise click.UsageError("--forget goes with no --execute, --cancel, --drain or --max-bytes")
+    is_limited = bool(drained) or max_bytes is not None
+    _check_usage(execute=execute, cancel=cancel, forget=forget, is_limited=is_limited)
     config = _config(throttle)
     if forget:
         _forget(connection, output, config)
@@ -97,6 +91,17 @@ def balance(
     document = balance_document(outcome)
     output.document(document)
     _show(document, outcome, output)
+
+
+def _check_usage(*, execute: bool, cancel: bool, forget: bool, is_limited: bool) -> None:
+    if cancel and execute:
+        raise click.UsageError("--cancel and --execute exclude each other")
+    if cancel and is_limited:
+        raise click.UsageError(
+            "--cancel takes back all that is being moved; it takes no --drain or --max-bytes"
+        )
+    if forget and (cancel or execute or is_limited):
+        raise click.UsageError("--forget goes with no --execute, --cancel, --drain or --max-bytes")
 
 
 def _forget(connection: Connection, output: Output, config: BalanceConfig) -> None:

@@ -18,6 +18,8 @@ from kafka_plugin import balance
         (["balance", "--cancel", "--execute"], "--cancel and --execute exclude each other"),
         (["balance", "--cancel", "--drain", "3"], "it takes no --drain or --max-bytes"),
         (["balance", "--cancel", "--max-bytes", "1GiB"], "it takes no --drain or --max-bytes"),
+        (["balance", "--forget", "--execute"], "--forget goes with no --execute"),
+        (["balance", "--forget", "--drain", "3"], "--forget goes with no --execute"),
         (["balance", "--throttle", "3"], "it has to be at least 1KiB/s"),
         (["balance", "--throttle", "fast"], "'fast' is no size"),
         (["balance", "--max-bytes", "0"], "it has to be above zero"),
