@@ -257,7 +257,7 @@ class Catalog:
             partitions = check_topic(admin, manifest)
             missing = [runs.partition for runs in listed if runs.partition not in partitions]
             if missing:
-                raise DatasetGoneError(manifest.id, manifest.topic, f"it has no partitions {missing}")
+                raise DatasetGoneError(manifest.id, manifest.topic, f"it has no partitions {missing[:20]}")
             numbers = [runs.partition for runs in listed]
             try:
                 starts = admin.offsets(manifest.topic, numbers, "log start")

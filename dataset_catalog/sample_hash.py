@@ -31,7 +31,7 @@ HashArray = npt.NDArray[np.uint64]  # [rows, 2]: low 64 bits, high 64 bits
 _ByteArray = npt.NDArray[np.uint8]
 _Positions = npt.NDArray[np.int64]
 
-_MODULUS = 1 << 128
+CHECKSUM_MODULUS = 1 << 128
 _LANES = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)
 _NULL = np.array([0xD6E8FEB86659FD93, 0xA0761D6478BD642F], dtype=np.uint64)
 _STEP = np.uint64(0x9FB21C651E98DF25)
@@ -58,7 +58,7 @@ def add_checksum(total: int, hashes: HashArray) -> int:
     """`total` plus all hashes, modulo 2^128; begin with 0."""
     halves = np.ascontiguousarray(hashes).view("<u4").reshape(-1, 4).sum(axis=0, dtype=np.uint64)
     added = sum(int(half) << (32 * place) for place, half in enumerate(halves))
-    return (total + added) % _MODULUS
+    return (total + added) % CHECKSUM_MODULUS
 
 
 def format_checksum(total: int) -> str:

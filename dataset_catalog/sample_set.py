@@ -1,8 +1,16 @@
-"""A set of sample numbers in one bit each: 12 MB for a hundred million samples."""
+"""A set of sample numbers in one bit each: 12 MB for a hundred million samples, where any of them are.
+
+What a manifest says of their number needs no memory, only samples that are there do: the system gives pages
+when they are first written to.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
+
+_COUNTED_AT_ONCE: Final = 1 << 20  # bytes
 
 
 class SampleSet:
@@ -10,15 +18,18 @@ class SampleSet:
 
     Args:
         capacity: One past the largest number, 0 or more.
+
+    Raises:
+        MemoryError: The system has no addresses left for so many.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._bytes = bytearray((capacity + 7) // 8)
-        self._bits = np.frombuffer(self._bytes, np.uint8)  # the same memory, writable
+        self._bits = np.zeros((capacity + 7) // 8, np.uint8)
+        self._bytes = memoryview(self._bits.data)  # the same memory: twice as fast, byte by byte
 
     def __len__(self) -> int:
-        return int(np.bitwise_count(self._bits).sum(dtype=np.int64))
+        return self.num_common(self)
 
     def add_range(self, first: int, count: int) -> int:
         """Adds `first` .. `first + count - 1`; returns how many of them were there before.
@@ -43,4 +54,10 @@ class SampleSet:
 
     def num_common(self, other: SampleSet) -> int:
         """How many numbers both sets have; both of the same capacity."""
-        return int(np.bitwise_count(self._bits & other._bits).sum(dtype=np.int64))
+        return sum(
+            int(np.bitwise_count(mine & theirs).sum(dtype=np.int64))
+            for mine, theirs in (
+                (self._bits[at : at + _COUNTED_AT_ONCE], other._bits[at : at + _COUNTED_AT_ONCE])
+                for at in range(0, len(self._bits), _COUNTED_AT_ONCE)
+            )
+        )

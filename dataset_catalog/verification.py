@@ -11,7 +11,7 @@ Each sample that is found or due falls into one place:
 A record says itself which samples it holds (record_header.py); the checksum over samples, taken from
 the source while loading, then says that they are the same as those that went in.
 
-Memory: two bits a sample, and a few MB of records that are decoded together.
+Memory: two bits a sample that is there, and some tens of MB of records that are decoded together.
 
 Invariant, checked in tests/property/test_manifest_verification.py: whatever is dropped, doubled, damaged
 or added, it is counted in its place, and a topic as it was loaded is clean.
@@ -19,7 +19,10 @@ or added, it is counted in its place, and a topic as it was loaded is clean.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from dataset_catalog.encoding import (
     add_checksum,
@@ -30,12 +33,18 @@ from dataset_catalog.encoding import (
     sample_hashes,
     value_hash,
 )
-from dataset_catalog.errors import UndecodableValueError
+from dataset_catalog.errors import CorruptManifestError, UndecodableValueError
+from dataset_catalog.foreign_content import refused_as
 from dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from dataset_catalog.runs import Int64Array
+from dataset_catalog.sample_hash import CHECKSUM_MODULUS
 from dataset_catalog.sample_set import SampleSet
 
 _PENDING_RECORDS = 4096
-_PENDING_BYTES = 8 << 20
+# JSON of empty lists takes thirty times as much once it is read.
+_PENDING_BYTES = 4 << 20
+_HASHED_SAMPLES = 1 << 16
+_RUNS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +76,9 @@ class Verification:
         self._manifest = manifest
         self._schema = manifest.arrow_schema
         self._listed = {runs.partition: _ListedOffsets(runs) for runs in manifest.partitions}
-        self._found = SampleSet(manifest.num_samples)
-        self._copies = SampleSet(manifest.num_samples)  # by unlisted records of this load
+        with refused_as(lambda reason: _too_many(manifest, reason)):
+            self._found = SampleSet(manifest.num_samples)
+            self._copies = SampleSet(manifest.num_samples)  # by unlisted records of this load
         self._checksum = 0
         self._repeated = self._corrupt = self._extra = 0
         self._pending: list[tuple[int, int, bytes]] = []  # first sample, number of samples, value
@@ -144,11 +154,12 @@ class Verification:
         values = [value for _, _, value in records]
         try:
             batch = decode_records(values, self._schema, self._manifest.value_format)
-            hashes = sample_hashes(batch)
+            is_whole = batch.num_rows == sum(num_due for _, num_due, _ in records)
+            added = _checksum_of(batch) if is_whole else 0
         except UndecodableValueError:
-            hashes = None
-        if hashes is not None and len(hashes) == sum(num_due for _, num_due, _ in records):
-            self._checksum = add_checksum(self._checksum, hashes)
+            is_whole, added = False, 0
+        if is_whole:
+            self._checksum = (self._checksum + added) % CHECKSUM_MODULUS
             self._repeated += sum(self._found.add_range(first, num_due) for first, num_due, _ in records)
         elif len(records) > 1:
             for each in records:
@@ -157,11 +168,28 @@ class Verification:
             self._corrupt += records[0][1]
 
 
+def _checksum_of(batch: pa.RecordBatch) -> int:
+    """The sum of its samples' hashes, some thousands at a time: while they are made, each takes 100 bytes.
+
+    Raises:
+        UndecodableValueError: They can't be hashed.
+    """
+    checksum = 0
+    with refused_as(lambda reason: UndecodableValueError(reason, batch.nbytes)):
+        for at in range(0, batch.num_rows, _HASHED_SAMPLES):
+            checksum = add_checksum(checksum, sample_hashes(batch.slice(at, _HASHED_SAMPLES)))
+    return checksum
+
+
+def _too_many(manifest: DatasetManifest, reason: str) -> CorruptManifestError:
+    return CorruptManifestError(f"it claims {manifest.num_samples} samples ({reason})", manifest.id)
+
+
 class _ListedOffsets:
     """What a partition's runs say of offsets that are asked for in ascending order."""
 
     def __init__(self, runs: PartitionRuns) -> None:
-        self._runs = iter(zip(*(column.tolist() for column in runs.columns), strict=True))
+        self._runs = _runs(runs.columns)
         self._start, self._stop, self._num_samples = 0, 0, 0
 
     def num_samples_at(self, offset: int) -> int:
@@ -172,3 +200,9 @@ class _ListedOffsets:
                 return 0
             self._start, self._stop, self._num_samples = run[0], run[0] + run[1], run[2]
         return self._num_samples if offset >= self._start else 0
+
+
+def _runs(columns: Int64Array) -> Iterator[tuple[int, ...]]:
+    """Runs as numbers of Python, some at a time: all of a million would take a hundred megabytes."""
+    for at in range(0, columns.shape[1], _RUNS_AT_ONCE):
+        yield from zip(*columns[:, at : at + _RUNS_AT_ONCE].tolist(), strict=True)

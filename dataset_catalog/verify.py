@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from confluent_kafka import Message
+
 from dataset_catalog.catalog import check_topic
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.manifest import DatasetManifest
@@ -49,11 +51,19 @@ def verify(
     ranges = {partition: OffsetRange(starts[partition], stops[partition]) for partition in partitions}
     verification, num_read = Verification(manifest), 0
     for message in read_committed(connection, manifest.topic, ranges, timeout_s=timeout_s):
-        headers = cast("_Headers", message.headers() or [])
-        header = next((value for name, value in headers if name == RECORD_HEADER), None)
+        header = _header(message)
         partition, offset = cast(int, message.partition()), cast(int, message.offset())
         num_due = verification.add(partition, offset, header, message.value())
         if num_due and progress is not None:
             num_read += num_due
             progress(num_read, manifest.num_samples)
     return verification.report()
+
+
+def _header(message: Message) -> bytes | None:
+    """What a record says of itself; None when it says nothing that can be read."""
+    try:
+        headers = cast("_Headers", message.headers() or [])
+    except Exception:  # noqa: BLE001 - a header whose name is no UTF-8 makes the client raise SystemError
+        return None
+    return next((value for name, value in headers if name == RECORD_HEADER), None)

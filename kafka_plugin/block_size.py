@@ -7,6 +7,8 @@ there are about a million of them to plan.
 
 from __future__ import annotations
 
+from dataset_catalog.runs import SAMPLES_PER_RECORD_MAX
+
 KIB, MIB = 1 << 10, 1 << 20
 _USUAL = 256 * KIB
 _SMALLEST = 16 * KIB
@@ -26,7 +28,7 @@ def choose_block_bytes(dataset_bytes: int) -> int:
 
 
 def choose_samples_per_record(dataset_bytes: int, num_samples: int, block_bytes: int | None = None) -> int:
-    """How many samples to put into a record, at least 1.
+    """How many samples to put into a record, at least 1; at most as many as a reader believes.
 
     Args:
         dataset_bytes: Payload of the whole dataset.
@@ -34,7 +36,7 @@ def choose_samples_per_record(dataset_bytes: int, num_samples: int, block_bytes:
         block_bytes: What to aim at; None: `choose_block_bytes`.
     """
     aim = block_bytes if block_bytes is not None else choose_block_bytes(dataset_bytes)
-    return max(1, round(aim * num_samples / max(1, dataset_bytes)))
+    return max(1, min(SAMPLES_PER_RECORD_MAX, round(aim * num_samples / max(1, dataset_bytes))))
 
 
 def choose_num_partitions(dataset_bytes: int, num_brokers: int) -> int:

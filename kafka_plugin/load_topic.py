@@ -12,6 +12,7 @@ from collections.abc import Container
 
 from dataset_catalog.catalog import Catalog
 from dataset_catalog.errors import CatalogError
+from dataset_catalog.manifest import DatasetManifest
 from kafka_connection import Connection, KafkaConnectionError
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.errors import TopicError
@@ -107,7 +108,7 @@ def sweep_topics(connection: Connection, catalog: Catalog, identity: LoadIdentit
     pattern = rf"{re.escape(identity.name)}-v{identity.version}-[0-9a-f]{{8}}"
     try:
         kept = {identity.topic}
-        kept |= {manifest.topic for manifest in catalog.list()}
+        kept |= {each.topic for each in catalog.each() if isinstance(each, DatasetManifest)}
         kept |= {load.last.topic for load in catalog.unfinished()}
         deleted = delete_empty_topics(connection, pattern, keep=kept, timeout_s=_SNAPSHOT_TIMEOUT_S)
     except (TopicError, CatalogError, KafkaConnectionError) as error:

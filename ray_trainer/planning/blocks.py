@@ -17,12 +17,17 @@ Read next: rule.py, which chooses the size; lanes.py, which puts blocks in order
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dataset_catalog.manifest import DatasetManifest
+
+# A manifest is not believed without end: planning takes about 100 bytes a block. A dataset of 10 TB,
+# loaded with the largest records that the loader makes, has 2.5 million.
+BLOCKS_MAX: Final = 1 << 22
+_RECORDS_PER_BLOCK_MAX: Final = 1 << 18  # of records of a single byte, 256 KiB
 
 IntArray = npt.NDArray[np.integer[Any]]
 
@@ -85,7 +90,7 @@ class BlockTable:
                 evenly, so that its blocks differ by at most one record. Other runs: one record a block.
 
         Raises:
-            ValueError: a count below 1.
+            ValueError: a count below 1, or more than BLOCKS_MAX blocks.
         """
         runs = [
             np.asarray(a, dtype=np.int64) for a in (partition, first_offset, num_records, samples_per_record)
@@ -94,6 +99,11 @@ class BlockTable:
         if records_per_block < 1 or (len(run_records) and min(run_records.min(), run_samples.min()) < 1):
             raise ValueError("records_per_block, num_records and samples_per_record must be at least 1")
         num_blocks = np.where(run_samples == 1, -(-run_records // records_per_block), run_records)
+        if (total := num_blocks.sum(dtype=np.float64)) > BLOCKS_MAX:
+            raise ValueError(
+                f"the dataset has {total:.0f} blocks, at most {BLOCKS_MAX} can be planned; load it with "
+                "larger records, or as several datasets"
+            )
         run = np.repeat(np.arange(len(num_blocks)), num_blocks)
         block_in_run = np.arange(len(run)) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
         first_record = block_in_run * run_records[run] // num_blocks[run]
@@ -129,4 +139,5 @@ def records_per_block(block_bytes: int, *, num_records: int, num_bytes: int) -> 
     """How many records of mean size make a block of about `block_bytes`; at least 1."""
     if block_bytes < 1:
         raise ValueError(f"block_bytes is {block_bytes}; it must be at least 1")
-    return max(1, min(num_records, block_bytes * num_records // max(1, num_bytes)))
+    taken = block_bytes * num_records // max(1, num_bytes)
+    return max(1, min(num_records, taken, _RECORDS_PER_BLOCK_MAX))

@@ -28,6 +28,10 @@ WHOLE_BYTES_MAX: Final = (
 _LANES_MAX: Final = 1 << 16
 _STORED_BLOCK_BYTES_MAX: Final = 1 << 40
 OPEN_BYTES_MAX: Final = 512 << 20  # what a single rank may have open: one block a lane
+# A manifest of a few bytes may claim more samples than any memory orders: 24 bytes each, when all are mixed
+# with each other, and 40 in blocks that are open.
+WHOLE_SAMPLES_MAX: Final = 1 << 24
+OPEN_SAMPLES_MAX: Final = 1 << 23
 _LANES: Final = 384  # 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128 and 192 divide it
 _LANE_SAMPLES_MIN: Final = 16
 
@@ -107,12 +111,13 @@ def choose_rule(
     Args:
         manifest: of the dataset.
         max_workers: the largest number of workers that may ever take part, at least 1.
-        whole: hold the dataset whole; None: when it has at most 128 MiB.
+        whole: hold the dataset whole; None: when it has at most 128 MiB and 16 million samples.
         shuffle: False gives manifest order.
     """
     if max_workers < 1:
         raise ValueError(f"max_workers is {max_workers}; it must be at least 1")
-    whole = manifest.num_bytes <= WHOLE_BYTES_MAX if whole is None else whole
+    if whole is None:
+        whole = manifest.num_bytes <= WHOLE_BYTES_MAX and manifest.num_samples <= WHOLE_SAMPLES_MAX
     block_bytes = _block_bytes(manifest)
     one_lane = whole or not shuffle
     num_lanes = 1 if one_lane else _num_lanes(manifest, block_bytes, max_workers)
@@ -180,6 +185,14 @@ def _num_blocks(manifest: DatasetManifest, block_bytes: int) -> int:
     return int((-(-manifest.run_arrays().num_records // taken)).sum())
 
 
+def _block_samples_max(manifest: DatasetManifest, block_bytes: int) -> int:
+    runs = manifest.run_arrays()
+    if manifest.encoding != "record":
+        return int(runs.samples_per_record.max(initial=1))
+    taken = records_per_block(block_bytes, num_records=manifest.num_records, num_bytes=manifest.num_bytes)
+    return min(taken, int(runs.num_records.max(initial=1)))
+
+
 def _num_lanes(manifest: DatasetManifest, block_bytes: int, max_workers: int) -> int:
     """The most lanes that divide the multiple of 384 that serves these workers, that may all have a block
     open at once, and that have a block each, or, where blocks are fewer, samples enough to be shuffled.
@@ -190,5 +203,10 @@ def _num_lanes(manifest: DatasetManifest, block_bytes: int, max_workers: int) ->
     """
     wanted = _LANES * -(-max_workers // _LANES)
     num_useful = max(_num_blocks(manifest, block_bytes), manifest.num_samples // _LANE_SAMPLES_MIN)
-    limit = min(wanted, num_useful, OPEN_BYTES_MAX // block_bytes)
+    limit = min(
+        wanted,
+        num_useful,
+        OPEN_BYTES_MAX // block_bytes,
+        OPEN_SAMPLES_MAX // _block_samples_max(manifest, block_bytes),
+    )
     return max((lanes for lanes in range(1, limit + 1) if wanted % lanes == 0), default=1)

@@ -21,17 +21,20 @@ Read next: columns.py (how each kind is read), gather.py (the copying).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from dataset_catalog.foreign_content import reason_of
 from dataset_catalog.manifest import DatasetManifest
+from ray_trainer.errors import ReadError, UndecodableColumnError
 from ray_trainer.reading.columns import Column, OpenColumn, Rows, make_column
 from ray_trainer.reading.gather import gather
 
+_Part = TypeVar("_Part")
 Decoded = dict[str, torch.Tensor | list[Any]]
 
 
@@ -143,11 +146,16 @@ class BatchDecoder:
         """Make a block's rows readable. Any thread may call.
 
         Raises:
-            UndecodableColumnError: a null in a column that becomes a tensor.
+            UndecodableColumnError: a null in a column that becomes a tensor, or what can't be opened at all.
         """
-        opened = [
-            column.open(batch.column(name)) for name, column in zip(self.names, self._columns, strict=True)
-        ]
+        opened = []
+        for name, column in zip(self.names, self._columns, strict=True):
+            try:
+                opened.append(column.open(batch.column(name)))
+            except UndecodableColumnError:
+                raise
+            except Exception as error:
+                raise UndecodableColumnError(column=name, reason=reason_of(error)) from error
         return OpenBlock(tuple(opened))
 
     def decode(
@@ -166,8 +174,8 @@ class BatchDecoder:
             UndecodableColumnError: bytes that are no image, and the like.
         """
         by_column = [
-            column.decode(blocks.rows(number, slot, row), sizes)
-            for number, column in enumerate(self._columns)
+            _refused(name, column.decode(blocks.rows(number, slot, row), sizes))
+            for number, (name, column) in enumerate(zip(self.names, self._columns, strict=True))
         ]
         for part in zip(*by_column, strict=True):
             yield dict(zip(self.names, part, strict=True))
@@ -176,6 +184,17 @@ class BatchDecoder:
         """End the threads that decode images."""
         for column in self._columns:
             column.close()
+
+
+def _refused(column: str, parts: Iterator[_Part]) -> Iterator[_Part]:
+    """The same; what goes wrong is said of the column. Values are foreign: text that is no UTF-8, a date that
+    Python has no name for, and what nobody thought of."""
+    try:
+        yield from parts
+    except ReadError:
+        raise
+    except Exception as error:
+        raise UndecodableColumnError(column=column, reason=reason_of(error)) from error
 
 
 def _address(array: npt.NDArray[np.int64] | None) -> int:

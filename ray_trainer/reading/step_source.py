@@ -155,6 +155,7 @@ class FetchedBlocks:
             else:
                 batch = decode_values(fetched.values, self._schema, self._manifest.value_format)
                 num_rows, num_expected = batch.num_rows, self._split.num_full_rows(block)
+                _require_rows(num_rows, num_expected)  # before rows are taken that it hasn't
                 rows = self._split.rows_of(block)
                 opened = self._decoder.open(batch.take(pa.array(rows)))._replace(rows=rows)
             _require_rows(num_rows, num_expected)
@@ -195,15 +196,20 @@ def build_whole(
     Raises:
         ReadError: a block can't be had.
     """
-    schema = numbered_schema(manifest)
+    stored, schema, num_bytes = manifest.arrow_schema, numbered_schema(manifest), 0
     ranges = [block_range(manifest, table, block) for block in range(table.num_blocks)]
     num_rows = dict(zip(ranges, np.diff(table.first_sample).tolist(), strict=True))
     first_index = dict(zip(ranges, table.first_sample.tolist(), strict=False))
     for stretch in _stretches(ranges):
         batches: dict[BlockRange, pa.RecordBatch] = {}
         for fetched in fetch_all(fetcher, stretch):
+            num_bytes += sum(map(len, fetched.values))
+            if num_bytes > manifest.num_bytes:
+                # It is held whole for being small: were it larger than it says, it would fill the memory.
+                reason = f"with it, records hold more than the {manifest.num_bytes} bytes of the manifest"
+                raise _corrupt(manifest, fetched, reason)
             try:
-                batch = decode_values(fetched.values, manifest.arrow_schema, manifest.value_format)
+                batch = decode_values(fetched.values, stored, manifest.value_format)
                 _require_rows(batch.num_rows, num_rows[fetched.wanted])
                 numbers = _first_numbers(manifest, fetched, batch.num_rows)
             except UndecodableValueError as error:

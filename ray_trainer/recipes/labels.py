@@ -6,12 +6,13 @@ as a class that first turns up in the middle of an epoch would have no place in 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
 
+from dataset_catalog.errors import CorruptManifestError
+from dataset_catalog.foreign_content import parse_json, refused_as
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection.connection import Connection
 from ray_trainer.errors import LabelError
@@ -20,6 +21,7 @@ from ray_trainer.reading.reader import DatasetReader
 
 __all__ = ["LabelNumbers", "check_labels", "class_names", "find_classes", "read_in_order", "renumbered"]
 
+_CLASS_NAMES_MAX: Final = 1_000_000
 CLASSES_MAX: Final = 10_000
 _SAMPLES_AT_ONCE: Final = 4096
 _PREFETCH_BYTES: Final = 32 << 20
@@ -137,7 +139,10 @@ def renumbered(manifest: DatasetManifest, column: str, names: Sequence[str] | No
 def class_names(manifest: DatasetManifest, column: str) -> tuple[str, ...] | None:
     """The names of an integer label's classes, where the dataset has them."""
     names = (manifest.arrow_schema.field(column).metadata or {}).get(_CLASS_NAMES_KEY)
-    return None if names is None else tuple(str(name) for name in json.loads(names))
+    if names is None:
+        return None
+    with refused_as(lambda reason: CorruptManifestError(f"its class names are none: {reason}", manifest.id)):
+        return tuple(str(name) for name in parse_json(names, max_values=_CLASS_NAMES_MAX))
 
 
 def _look_through(manifest: DatasetManifest, column: str, connection: Connection) -> list[int | str]:
