@@ -182,6 +182,8 @@ def _tensors(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(value, Mapping):
         for name, item in value.items():
             yield from _tensors(f"{path}.{name}", item)
+            if type(name) not in _LEAVES:
+                _require_loadable(f"{path}.{name}", name)
         if type(value) not in _MAPPINGS:
             _require_loadable(path, value)
     elif type(value) in (list, tuple):

@@ -240,10 +240,11 @@ def test_what_has_no_state_dict_is_refused_with_what_is_missing(tmp_path: Path) 
         Mood.GOOD,
         defaultdict(list, a=[1]),
         {"deep": [({"er": frozenset([1])},)]},
+        {Mood.GOOD: 1},
         np.zeros(3),
         lambda: None,
     ],
-    ids=["datetime", "enum", "defaultdict", "nested", "array", "function"],
+    ids=["datetime", "enum", "defaultdict", "nested", "key", "array", "function"],
 )
 def test_state_that_a_checkpoint_could_not_give_back_is_refused_when_the_session_is_made(
     tmp_path: Path, value: Any
