@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import signal
 import socket
 import ssl
@@ -194,8 +195,11 @@ def _admitting(path_by_right: Mapping[str, Path | None], allowed_hosts: Sequence
 
 def _own_names(host: str) -> list[str]:
     """By which names it may be called without being told; addresses go without saying."""
-    names = [socket.gethostname(), *([] if _is_address(host) else [host])]
-    return [name for name in names if name]
+    from telemetry_collector.service.admission import HOST_NAME
+
+    # A machine may be called what no `Host` header could say, and nobody asks for it by that.
+    names = [socket.gethostname(), host]
+    return [name for name in names if re.fullmatch(HOST_NAME, name)]
 
 
 def _dangers(host: str, config: ServiceConfig, *, is_tls: bool) -> Iterator[str]:

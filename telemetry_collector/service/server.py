@@ -19,8 +19,8 @@ Where tokens are set, a request carries one as `Authorization: Bearer TOKEN`: al
 and the page itself need one to read, `PUT` and `DELETE` one to ingest, `PUT /v1/weights` one to operate.
 
 Errors are `{"error": "a sentence"}`. Nothing here waits in the loop: large snapshots are encoded and metrics
-are written in threads. Read next: admission.py
-(who may ask), collector_service.py (what is known), wire.py (how it is said).
+are written in threads. Read next: admission.py (who may ask), collector_service.py (what is known), wire.py
+(how it is said).
 """
 
 from __future__ import annotations

@@ -142,6 +142,12 @@ def test_whoever_lets_strangers_in_should_know(
         assert danger in warning
 
 
+def test_it_is_called_as_its_machine_is_unless_no_client_could(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hostname, names in (("kafka-tools", ["kafka-tools", "a.example"]), ("_odd name", ["a.example"])):
+        monkeypatch.setattr(socket, "gethostname", lambda hostname=hostname: hostname)
+        assert collector._own_names("a.example") == names
+
+
 def test_what_an_operator_should_know_is_said_loudly(start_collector: StartCollector) -> None:
     log = start_collector(NOWHERE, "--host", "0.0.0.0").log
     assert [line.split(":")[0] for line in log.splitlines()] == ["WARNING", "WARNING"]
