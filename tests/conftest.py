@@ -68,7 +68,7 @@ NUM_GUARDED_BROKERS = 3
 ACCOUNTS = [f"account{number}" for number in range(100)]
 PATIENCE_S = 120  # a busy machine may take long; whoever fails waits for nothing else
 # In the temporary folder, for as long as the process lives or for the next one.
-KEPT_BY_LIBRARIES = ("ray", "torchinductor_")
+KEPT_BY_LIBRARIES = ("ray", "torchinductor_", "torchelastic_")
 LONGEST = ("test_training_ray", "test_submit", "test_load_killed")
 DEFAULT_TEST_DATA = Path(__file__).parents[2] / "shared" / "data"
 

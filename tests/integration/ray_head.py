@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 from functools import partial
 
@@ -26,13 +27,20 @@ def main() -> None:
                 address="local",
                 num_cpus=4,
                 include_dashboard=True,
-                dashboard_port=int(sys.argv[1]),
+                dashboard_port=_free_port(),  # the last attempt's may be taken for a while
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-    print(json.dumps({"dashboard_url": context.dashboard_url}), flush=True)
+    print(json.dumps({"dashboard_url": f"http://{context.dashboard_url}"}), flush=True)
     sys.stdin.read()
     ray.shutdown()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 if __name__ == "__main__":

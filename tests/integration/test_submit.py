@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,24 +31,25 @@ CHECKPOINT = "checkpoint after step "
 @pytest.fixture(scope="module")
 def ray_head() -> Iterator[str]:
     """The address of a Ray cluster's dashboard."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with subprocess.Popen(
-        [sys.executable, str(HEAD), str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={
-            **os.environ,
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_prestart_worker_first_driver": "0",  # idle workers, which it would start for each job
-        },
-    ) as head:
+    # Ray ends its dashboard before that can delete its folder with a socket.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(
+            [sys.executable, str(HEAD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_prestart_worker_first_driver": "0",  # idle workers, which it would start for each job
+                "TMPDIR": folder,
+            },
+        ) as head,
+    ):
         assert head.stdin is not None
         assert head.stdout is not None
-        assert json.loads(head.stdout.readline())["dashboard_url"]
-        yield f"http://127.0.0.1:{port}"
+        yield json.loads(head.stdout.readline())["dashboard_url"]
         head.stdin.close()
         assert head.wait(60) == 0
 
