@@ -15,6 +15,7 @@ from kafka_connection import Connection
 from telemetry_collector.cache import SnapshotCache
 from telemetry_collector.collector import Collector
 from telemetry_collector.config import CollectorConfig
+from telemetry_collector.errors import NoFreshSnapshotError, ServiceUnusableError
 from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.snapshot import ClusterSnapshot
 from telemetry_collector.statistics import CollectorStatistics
@@ -104,11 +105,19 @@ def read_weights(connection: Connection, *, timeout_s: float = 10.0) -> Weights 
     """What an operator has put in force, for somebody who asks once; None: nothing.
 
     Raises:
-        CollectorError: the connection names a service, and neither it nor a broker answers in time.
+        ServiceUnusableError: the connection names a service, which doesn't say. To go on without would be to
+            fill what an operator drains.
     """
     collector = open_collector(connection, topics=[])
     if connection.collector_url is None:
         return collector.weights  # of a file, or none; no broker is asked
     with collector:
-        collector.snapshot(timeout_s=timeout_s)
+        try:
+            collector.snapshot(timeout_s=timeout_s)
+        except NoFreshSnapshotError as error:
+            why = "; ".join(error.reasons.values()) or f"no answer within {timeout_s:g} s"
+            raise ServiceUnusableError(
+                f"{why}. The weights in force are kept at {connection.collector_url}: start it again, or "
+                "leave out collector_url to go on without them"
+            ) from error
         return collector.weights

@@ -13,6 +13,8 @@ import pytest
 
 from kafka_connection import Connection
 from telemetry_collector import CollectorConfig, NoFreshSnapshotError
+from telemetry_collector.errors import ServiceUnusableError
+from telemetry_collector.opening import read_weights
 from telemetry_collector.reports import Intent, RouteReport
 from telemetry_collector.service import service_requests
 from telemetry_collector.service.client import RemoteCollector
@@ -385,6 +387,14 @@ def test_weights_are_heard_with_the_snapshots_and_kept_without_the_service(
         clock.forward(OLD_S)
         wait_until(lambda: collector.is_without_service)
         assert collector.weights == weights
+
+
+def test_who_asks_once_for_weights_hears_that_the_service_that_keeps_them_does_not_say() -> None:
+    connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url="http://127.0.0.1:9")
+    with pytest.raises(
+        ServiceUnusableError, match=r"The weights in force are kept at http://127\.0\.0\.1:9: start"
+    ):
+        read_weights(connection, timeout_s=3600.0)
 
 
 def test_reports_reach_the_service(service: FakeService, make: MakeRemote, wait_until: WaitUntil) -> None:
