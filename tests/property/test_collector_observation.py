@@ -136,26 +136,34 @@ def test_a_snapshot_says_of_each_broker_what_was_heard_last_and_how_fresh_that_i
 
 
 @given(
-    st.lists(st.sampled_from(["answers", "misses"]), max_size=60),
-    st.booleans(),
+    st.lists(
+        st.sampled_from(["answers", "misses", "misses"])
+        | st.tuples(st.sampled_from([True, True, False]), st.booleans()),
+        max_size=60,
+    )
 )
-def test_a_broker_that_the_cluster_counts_as_alive_is_left_after_three_misses_in_a_row_and_never_before(
-    outcomes: list[str], leads: bool
+def test_a_broker_is_left_after_three_misses_in_a_row_or_one_and_the_clusters_word_and_never_before(
+    course: list[str | tuple[bool, bool]],
 ) -> None:
     observations = Observations()
-    listed = _Listed(frozenset({1, 2}), _Placed((1, 2), 1 if leads else 2))
-    in_a_row = 0
-    observations.hear_layout(_layout(listed), asked_at_s=0.0)
-    observations.hear_storage(2, _storage(5), asked_at_s=0.0, latency_s=0.1)
-    observations.hear_storage(1, _storage(5), asked_at_s=0.0, latency_s=0.1)
-    for now_s, outcome in enumerate(outcomes, start=1):
-        if outcome == "answers":
+    observations.hear_layout(_layout(_Listed(frozenset({1, 2}), _Placed((1, 2), 1))), asked_at_s=0.0)
+    for broker_id in (1, 2):
+        observations.hear_storage(broker_id, _storage(5), asked_at_s=0.0, latency_s=0.1)
+    is_listed = leads = True
+    told = _Told(5, 0.0, led=True)
+    for now_s, event in enumerate(course, start=1):
+        if event == "answers":
             observations.hear_storage(1, _storage(5), asked_at_s=now_s, latency_s=0.1)
-            in_a_row = 0
-        else:
+            told = _Told(5, now_s, led=leads)
+        elif event == "misses":
             observations.miss(1, asked_at_s=now_s)
-            in_a_row += 1
-        observations.hear_layout(_layout(listed), asked_at_s=now_s)
+            told.missed_at_s.append(now_s)
+        else:
+            is_listed, leads = event  # type: ignore[misc]  # the two words are the only strings
+            listed = _Listed(frozenset({1, 2} if is_listed else {2}), _Placed((1, 2), 1 if leads else 2))
+            observations.hear_layout(_layout(listed), asked_at_s=now_s)
+        told.look(is_listed=is_listed, leads=leads)
         assembled = observations.assemble(now_s=now_s, wall_now_s=now_s)
         assert assembled is not None
-        assert assembled.snapshot.brokers[1].is_reachable == (in_a_row < 3)
+        assert assembled.snapshot.brokers[1].is_reachable == (not told.is_down)
+        assert assembled.snapshot.brokers[2].is_reachable
