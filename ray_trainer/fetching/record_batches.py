@@ -112,7 +112,7 @@ def _take_from_batch(
     header_key: bytes,
     into: list[StoredRecord],
 ) -> None:
-    position, last_offset = 0, wanted[0] - 1
+    position, last_offset = 0, into[-1].offset if into else wanted[0] - 1
     try:
         for _ in range(num_records):
             length, position = _varint(data, position)
