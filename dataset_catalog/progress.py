@@ -39,7 +39,7 @@ from dataset_catalog.runs import (
 )
 
 FORMAT_VERSION = 1
-# A record of the loader lists the runs of one transaction: a few for each partition.
+# A record of the loader lists the runs of one transaction: of single samples, one for each block.
 _VALUES_MAX = 2_000_000
 
 
@@ -225,22 +225,14 @@ class _Story:
     def _add_up(self) -> tuple[PartitionRuns, ...]:
         assert self._last is not None
         try:
-            return tuple(_join(p, np.concatenate(self._runs[p], axis=1)) for p in sorted(self._runs))
+            # As they were told: where one touches the next, a producer batch of single samples ends.
+            return tuple(
+                PartitionRuns.from_columns(p, np.concatenate(self._runs[p], axis=1))
+                for p in sorted(self._runs)
+            )
         except ValueError as error:
             reason = f"a run overlaps or precedes the one before: {error}"
             raise CorruptProgressError(f"{self._last.name}@{self._last.version}", reason) from error
-
-
-def _join(partition: int, columns: Int64Array) -> PartitionRuns:
-    """Runs in the order of the log, touching neighbours of the same kind joined."""
-    first, records, samples = columns
-    touches = (first[1:] == (first + records)[:-1]) & (samples[1:] == samples[:-1])
-    starts = np.flatnonzero(np.concatenate([np.ones(1, np.bool_)[: first.size], ~touches]))
-    if not starts.size:
-        return PartitionRuns(partition, ())
-    return PartitionRuns.from_arrays(
-        partition, first[starts], np.add.reduceat(records, starts), samples[starts]
-    )
 
 
 def _check_follows(before: LoadProgress | None, record: LoadProgress) -> None:

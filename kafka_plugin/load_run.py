@@ -297,9 +297,13 @@ class LoadRun:
 
     def _send(self, group: RecordGroup, totals: Totals) -> None:
         self._refresh_routing(group, totals)
+        is_block = self._layout.encoding == "record" and self._routing is not None
+        partition = LIBRDKAFKA_CHOOSES
+        if is_block and self._routing is not None:
+            partition = self._routing.partition_for(group.num_bytes)
+            self._writer.begin_block(partition, group.num_bytes)
         for record in group.records:
-            partition = LIBRDKAFKA_CHOOSES
-            if self._routing is not None:
+            if self._routing is not None and not is_block:
                 partition = self._routing.partition_for(len(record.value))
             self._writer.write(
                 self._identity.topic,

@@ -78,7 +78,7 @@ from kafka_plugin.load_telemetry import LoadTelemetry
 from kafka_plugin.load_topic import create_load_topic, load_topic_name, sweep_topics, take_snapshot
 from kafka_plugin.load_watch import newest_sign_of_life
 from kafka_plugin.patience_in_thread import PatienceInThread
-from kafka_plugin.record_stream import RecordLayout, encoded_bytes_per_sample
+from kafka_plugin.record_stream import RecordLayout, encoded_bytes_per_sample, records_per_group
 from kafka_plugin.routing import TopicRouting
 from kafka_plugin.sources import Source, open_source
 from kafka_plugin.transactional_writer import TransactionalWriter
@@ -225,6 +225,10 @@ class _Loader:
     def load(self, router_config: RouterConfig) -> DatasetManifest:
         """Claim the name, write what is missing, publish."""
         try:
+            if self._choice.encoding == "record":
+                self._writer.records_per_block = records_per_group(
+                    self._source, self._choice.value_format, self._block_bytes()
+                )
             state = self._claim()
             if state is not None:
                 self._check_same_load(state)
@@ -349,7 +353,7 @@ class _Loader:
         """A load of one's own: an id, and a topic that is ready. Nobody knows it until the first commit."""
         load_id = secrets.token_hex(8)
         dataset_bytes = int(self._bytes_per_sample() * self._source.num_samples)
-        block_bytes = self._config.block_bytes or choose_block_bytes(dataset_bytes)
+        block_bytes = self._block_bytes()
         samples_per_record = choose_samples_per_record(dataset_bytes, self._source.num_samples, block_bytes)
         snapshot = take_snapshot(collector)
         num_brokers = len(snapshot.brokers) if snapshot is not None else 1
@@ -429,6 +433,10 @@ class _Loader:
             self._routing.own_bytes.add_acknowledged(partition, size_bytes)
         else:
             self._routing.own_bytes.add_lost(partition, size_bytes)
+
+    def _block_bytes(self) -> int:
+        dataset_bytes = int(self._bytes_per_sample() * self._source.num_samples)
+        return self._config.block_bytes or choose_block_bytes(dataset_bytes)
 
     def _bytes_per_sample(self) -> float:
         return encoded_bytes_per_sample(self._source, self._choice.encoding, self._choice.value_format)

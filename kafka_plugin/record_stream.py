@@ -5,7 +5,8 @@ The loader's thread only routes and sends, so it can commit in time however slow
 costs no throughput. What goes wrong in the thread is raised where the records are taken.
 
 A `RecordGroup` is what a transaction takes as a whole: for `packed`, one record (or its parts, when samples
-are much larger than most); for `record`, as many bytes of records with one sample each.
+are much larger than most); for `record`, as many records of one sample each as make a block, which training
+fetches together and a broker therefore had better keep together.
 
 Invariants, checked in tests/unit/test_loader_record_stream.py:
 1. The groups from any start hold the same samples, numbers and checksum as the rest of the stream from 0.
@@ -148,11 +149,15 @@ def encode_groups(source: Source, layout: RecordLayout, start_sample: int) -> It
     first = start_sample
     per_batch = layout.samples_per_record
     if layout.encoding == "record":
-        mean_bytes = max(1, source.num_bytes // source.num_samples)
-        per_batch = max(1, layout.block_bytes // mean_bytes)
+        per_batch = records_per_group(source, layout.value_format, layout.block_bytes)
     for batch in source.batches(start_sample, samples_per_batch=per_batch, seed=layout.seed):
         yield _group(batch, layout, first)
         first += batch.num_rows
+
+
+def records_per_group(source: Source, value_format: ValueFormat, block_bytes: int) -> int:
+    """How many records of one sample each make a group; the same whenever it is asked of a source."""
+    return max(1, int(block_bytes // encoded_bytes_per_sample(source, "record", value_format)))
 
 
 def encoded_bytes_per_sample(source: Source, encoding: Encoding, value_format: ValueFormat) -> float:

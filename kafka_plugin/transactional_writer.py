@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kafka import TopicPartition
 
@@ -42,6 +43,9 @@ from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers
 LIBRDKAFKA_CHOOSES = ALL_PARTITIONS  # RD_KAFKA_PARTITION_UA; it may write to any of them
 _POLL_S = 0.1
 _RATE_WINDOW_S = 3.0
+# With a sample a record: far longer than it takes to hand over a block. See `begin_block`.
+_BLOCK_LINGER_MS = 1000
+_BATCH_RECORDS_MAX = 1_000_000  # librdkafka takes no more
 _FIRST_IN_FLIGHT_BYTES = 16 << 20
 _LEAST_IN_FLIGHT_BYTES = 4 << 20
 _USABLE_FRACTION = 0.7  # of the transaction's timeout
@@ -73,6 +77,8 @@ class _Attempt:
         self.partitions: set[TopicPartition] = set()  # where its records may be
         self.offsets: dict[int, list[int]] = {}
         self.num_samples: dict[int, list[int]] = {}
+        self.num_written: dict[int, int] = {}  # to each partition
+        self.blocks: dict[int, list[int]] = {}  # how many records were written to a partition before each
         self.num_waiting = 0
         self.waiting_bytes = 0
         self.problem: LoadError | None = None
@@ -104,7 +110,15 @@ class _Attempt:
         return self._reporters[num_samples]
 
     def runs(self) -> dict[int, tuple[Run, ...]]:
-        return {p: runs_of_records(self.offsets[p], self.num_samples[p]) for p in sorted(self.offsets)}
+        """By partition; no run goes from one block into another, so that readers can tell them apart."""
+        return {p: self._runs_in(p) for p in sorted(self.offsets)}
+
+    def _runs_in(self, partition: int) -> tuple[Run, ...]:
+        offsets, num_samples = np.array(self.offsets[partition]), np.array(self.num_samples[partition])
+        order = np.argsort(offsets, kind="stable")  # brokers keep the order of writing
+        starts = [start for start in self.blocks.get(partition, []) if 0 < start < len(order)]
+        blocks = np.split(order, starts)
+        return tuple(run for at in blocks for run in runs_of_records(offsets[at], num_samples[at]))
 
 
 class TransactionalWriter:
@@ -113,7 +127,7 @@ class TransactionalWriter:
     Args:
         connection: The cluster.
         transactional_id: Fixed for the dataset's name: who holds it last, fences all others.
-        encoding: With `packed`, each record is a producer batch of its own.
+        encoding: With `packed`, each record is a producer batch of its own; with `record`, each block is one.
         config: Limits.
         watcher: Told of each record with samples: its partition, its bytes, and whether it was stored.
         log_topic: Where every holder of the id writes.
@@ -140,6 +154,8 @@ class TransactionalWriter:
         self._begun_s = 0.0
         self._limit_bytes = min(_FIRST_IN_FLIGHT_BYTES, config.in_flight_bytes)
         self._markers = TransactionMarkers(connection, transactional_id)
+        # Of `record`, how many make a block; set before `open`.
+        self.records_per_block = 10_000
 
     def open(self, topic: str | None, timeout_s: float) -> None:
         """Take the transactional id: ends what a dead holder left open, and fences one that is alive.
@@ -164,8 +180,9 @@ class TransactionalWriter:
             message_max_bytes=self._config.max_record_bytes,
             queue_buffering_max_kbytes=2 * queue_bytes // 1024,
             compression_type=self._config.compression,
-            linger_ms=0 if is_packed else 5,
-            batch_num_messages=1 if is_packed else 10_000,
+            linger_ms=0 if is_packed else _BLOCK_LINGER_MS,
+            batch_num_messages=1 if is_packed else min(self.records_per_block, _BATCH_RECORDS_MAX),
+            batch_size=self._config.max_record_bytes,
         )
         written = [TopicPartition(self._log_topic, ALL_PARTITIONS)]
         if topic is not None:
@@ -215,6 +232,29 @@ class TransactionalWriter:
         """Seconds since `begin`."""
         return time.monotonic() - self._begun_s
 
+    def begin_block(self, partition: int, size_bytes: int) -> None:
+        """The next `records_per_block` records with samples go to this partition, and are one producer batch.
+
+        A broker gives whole batches only, so a block that begins or ends within one would have its readers
+        fetch neighbours that they don't want, up to ten times over. The client closes a batch when it has as
+        many records, and not before, unless handing them over takes longer than `_BLOCK_LINGER_MS`. So there
+        is a wait for room here, and none within a block. (The last block of a load may have fewer records;
+        `settle` sends it off.)
+
+        Args:
+            size_bytes: Payload of the whole block.
+
+        Raises:
+            TransactionFailedError, ProducerFencedError: As `write`.
+        """
+        self._wait_for_room(size_bytes)
+        attempt = self._attempt
+        attempt.blocks.setdefault(partition, []).append(attempt.num_written.get(partition, 0))
+
+    def _wait_for_room(self, size_bytes: int) -> None:
+        while self._attempt.num_waiting and self._attempt.waiting_bytes + size_bytes > self._limit_bytes:
+            self._poll(_POLL_S)
+
     def write(
         self,
         topic: str,
@@ -239,8 +279,7 @@ class TransactionalWriter:
         producer, attempt = self._open_producer(), self._attempt
         headers: dict[str, str | bytes | None] = {} if header is None else {RECORD_HEADER: header}
         size_bytes = len(value) if value is not None else 0
-        while attempt.num_waiting and attempt.waiting_bytes + size_bytes > self._limit_bytes:
-            self._poll(_POLL_S)
+        self._wait_for_room(size_bytes)
         while True:
             try:
                 producer.produce(
@@ -259,6 +298,8 @@ class TransactionalWriter:
         attempt.partitions.add(TopicPartition(topic, partition))
         attempt.num_waiting += 1
         attempt.waiting_bytes += size_bytes
+        if num_samples:
+            attempt.num_written[partition] = attempt.num_written.get(partition, 0) + 1
         self._poll(0)
 
     def settle(self) -> dict[int, tuple[Run, ...]]:
@@ -271,7 +312,7 @@ class TransactionalWriter:
             TransactionFailedError, ProducerFencedError: As `write`.
         """
         while self._attempt.num_waiting:
-            self._poll(_POLL_S)
+            self._poll(_POLL_S, is_flushing=True)
         self._check_attempt()
         return self._attempt.runs()
 
@@ -323,9 +364,11 @@ class TransactionalWriter:
         assert self._producer is not None, "open() comes first"
         return self._producer
 
-    def _poll(self, timeout_s: float) -> None:
+    def _poll(self, timeout_s: float, *, is_flushing: bool = False) -> None:
+        """Hear what became of records; flushing, also send what waits for its batch to be full."""
+        producer = self._open_producer()
         try:
-            self._open_producer().poll(timeout_s)
+            (producer.flush if is_flushing else producer.poll)(timeout_s)
         except KafkaException as error:
             raise _translated(error) from error
         except SystemError as error:

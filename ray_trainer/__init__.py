@@ -4,7 +4,7 @@
        |
     reading     an epoch as batches of tensors: DatasetReader, in any PyTorch loop
        |
-    fetching    records by exact offset ranges, each byte once
+    fetching    records by exact offset ranges, checked
        |
     planning    which sample is when and where; pure
 

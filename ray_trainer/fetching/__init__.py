@@ -1,4 +1,4 @@
-"""Records by exact offset ranges, checked, each byte once.
+"""Records by exact offset ranges, checked.
 
 Read next: fetch.py.
 """

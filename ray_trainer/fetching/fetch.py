@@ -3,8 +3,11 @@
 A reader knows which offsets it wants and in what order it needs them, so it is spared what makes a consumer
 complicated: no position, no session, no fetching ahead. A range goes to the thread of the broker that leads
 its partition (broker_link.py); that thread keeps a few requests in flight, in the order in which ranges were
-asked for, and hands over each finished range. So every byte goes over the wire once, and many positions of
-one partition can be read at the same time.
+asked for, and hands over each finished range. So many positions of one partition can be read at once.
+
+A broker gives whole record batches only. Where ranges begin and end with batches, as in datasets that
+`load_dataset` has written with its own partitioner, every byte goes over the wire once; a batch that ranges
+cut is sent again for each of them.
 
 Trouble (a broker lost, a leader that moved, an offset that can't be read yet) sends the range to one more
 thread, which waits, refreshes the leaders and sends it on, until it succeeds or `retry_timeout_s` is over.

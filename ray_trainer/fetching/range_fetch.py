@@ -78,9 +78,14 @@ class RangeFetch:
 
     @property
     def max_bytes(self) -> int:
-        """What to ask a broker for: it sends one batch however little that is, so for one record, 1."""
+        """What to ask a broker for: it sends one batch however little that is, so at first, 1.
+
+        That is all there is to most ranges: a packed record is a batch, and so is a block of single samples
+        as the loader writes them. Asked for more, the broker would send the beginning of the next batch, too.
+        Where batches are smaller, what is left is asked for at once.
+        """
         num_left = self.wanted.end_offset - self.next_offset
-        if num_left == 1:
+        if num_left == 1 or self.next_offset == self.wanted.first_offset:
             return 1
         bytes_per_record = self.wanted.size_bytes // self.wanted.num_records + _RECORD_OVERHEAD_BYTES
         return min(num_left * bytes_per_record, 1 << 30)

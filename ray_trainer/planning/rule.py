@@ -174,8 +174,24 @@ def earlier_rule(
 
 def _block_bytes(manifest: DatasetManifest) -> int:
     if manifest.encoding == "record":
-        return target_block_bytes(manifest.num_bytes)
+        return max(target_block_bytes(manifest.num_bytes), _batch_bytes(manifest))
     return max(1, -(-manifest.num_bytes // max(1, manifest.num_records)))
+
+
+def _batch_bytes(manifest: DatasetManifest) -> int:
+    """How large the batches are that a loader wrote single samples in, as far as the manifest's runs show it.
+
+    A loader makes each batch a run of its own (kafka_plugin's `begin_block`), though it touches the next.
+    Runs that nothing shows to be batches, and that are no longer than a block or two, are treated like them:
+    a cut would have the whole batch fetched on either side of it.
+    """
+    runs = manifest.run_arrays()
+    is_next = runs.first_offset[1:] == (runs.first_offset + runs.num_records)[:-1]
+    is_next &= runs.partition[1:] == runs.partition[:-1]
+    longest = int(runs.num_records.max(initial=0))
+    run_bytes = -(-longest * manifest.num_bytes // max(1, manifest.num_records))
+    is_batch = bool(is_next.any()) or run_bytes <= 2 * target_block_bytes(manifest.num_bytes)
+    return run_bytes if is_batch else 0
 
 
 def _num_blocks(manifest: DatasetManifest, block_bytes: int) -> int:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
+from ray_trainer.planning.blocks import BlockTable
 from ray_trainer.planning.rule import (
     PlanRule,
     choose_rule,
@@ -191,3 +192,25 @@ def test_an_earlier_rule_is_gone_on_with_where_only_the_program_chose_otherwise(
     assert earlier_rule(then, FACTS | RULE.to_dict() | {"num_lanes": 1, "whole": True}, asked=asked) is None
     for other in ({"seed": 8}, {"manifest_fingerprint": "g"}, {"split": [0.5, 1]}, {"shuffle": False}):
         assert earlier_rule(then, then | other, asked={"shuffle": True}) is None
+
+
+def batches_manifest(num_batches: int, records_per_batch: int, last: int) -> DatasetManifest:
+    """Single samples of 1,000 bytes in batches that touch each other, of which each is a run."""
+    lengths = [records_per_batch] * num_batches + [last]
+    runs = [Run(sum(lengths[:at]), length, 1) for at, length in enumerate(lengths)]
+    manifest = make_manifest(num_records=sum(lengths), record_bytes=1000, encoding="record")
+    return manifest.model_copy(update={"partitions": (PartitionRuns(0, runs),)})
+
+
+@pytest.mark.parametrize("records_per_batch", [200, 240, 262, 300, 400, 4000])
+def test_no_block_cuts_a_batch_of_single_samples(records_per_batch: int) -> None:
+    manifest = batches_manifest(1500, records_per_batch, 7)
+
+    table = BlockTable.from_manifest(manifest, block_bytes=choose_rule(manifest, whole=False).block_bytes)
+
+    assert table.num_records.tolist() == [records_per_batch] * 1500 + [7]
+
+
+def test_long_runs_of_single_samples_are_cut_into_blocks() -> None:
+    manifest = make_manifest(num_records=400_000, record_bytes=1000, encoding="record")
+    assert choose_rule(manifest, whole=False).block_bytes == target_block_bytes(400_000_000)
