@@ -15,21 +15,16 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection import Connection
 from ray_trainer.reading.reader import DatasetReader
 
-LOADERS: dict[str, type[Any]] = {"DataLoader": DataLoader, "StatefulDataLoader": StatefulDataLoader}
-
 
 def data_of(reader: DatasetReader, config: dict[str, Any]) -> Any:
-    if "loader" not in config:
+    if "context" not in config:
         return reader
-    return LOADERS[config["loader"]](
-        reader, batch_size=None, num_workers=config["num_workers"], multiprocessing_context=config["context"]
-    )
+    return DataLoader(reader, batch_size=None, num_workers=1, multiprocessing_context=config["context"])
 
 
 def write_down(config: dict[str, Any], ids: list[int]) -> None:

@@ -171,8 +171,8 @@ def test_two_ranks_of_torchrun_share_every_epoch(
 def test_a_loaders_worker_process_reads_its_ranks_part(
     connection: Connection, manifest: DatasetManifest, tmp_path: Path, context: str
 ) -> None:
-    asked = {"launcher": "torchrun", "group": True, "loader": "DataLoader", "num_workers": 1}
-    handed_out = ids_by_process(connection, manifest, tmp_path, TORCHRUN, context=context, **asked)
+    asked = {"launcher": "torchrun", "group": True, "context": context}
+    handed_out = ids_by_process(connection, manifest, tmp_path, TORCHRUN, **asked)
 
     require_halves_of_each_epoch(handed_out, epochs=1)
 
@@ -183,15 +183,6 @@ def test_two_ranks_of_lightnings_own_launcher_share_every_epoch(
     handed_out = ids_by_process(connection, manifest, tmp_path, [], launcher="lightning", epochs=2)
 
     require_halves_of_each_epoch(handed_out, epochs=2)
-
-
-def test_a_loaders_worker_process_reads_its_ranks_part_in_lightning(
-    connection: Connection, manifest: DatasetManifest, tmp_path: Path
-) -> None:
-    asked = {"launcher": "lightning", "loader": "StatefulDataLoader", "num_workers": 1, "context": "spawn"}
-    handed_out = ids_by_process(connection, manifest, tmp_path, [], **asked)
-
-    require_halves_of_each_epoch(handed_out, epochs=1)
 
 
 class Linear(torch.nn.Module):
