@@ -139,12 +139,13 @@ def test_a_record_in_the_place_of_another_is_repeated_and_the_other_is_missing(
     storage: RunStorage, encoding: Encoding, whole: bool
 ) -> None:
     found = places(encoding)
-    found[7] = 4  # of the same load, so neither the load's id nor the hash of its content is wrong
+    # Of the same load, so neither the load's id nor the hash of its content is wrong; and it is no larger.
+    found[4] = 7
     topic = Topic(encoding, found, split=None)
 
     epoch, notes, is_exact = topic.audit(storage, topic.read(whole=whole))
 
-    num_samples = topic.records[4].num_samples
+    num_samples = topic.records[7].num_samples
     assert (epoch.missing, epoch.repeated, is_exact) == (num_samples, num_samples, False)
     assert (epoch.is_over, epoch.is_complete) == (True, False)
     assert any("not where the load put them" in note for note in notes)
