@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from dataset_catalog.damaged_records import DamagedRecords, find_damaged
 from dataset_catalog.errors import (
@@ -94,8 +95,8 @@ class Catalog:
 
     def each(self) -> Iterator[DatasetManifest | CorruptManifestError]:
         """The same one by one, as a manifest can have a million runs; and what is wrong with damaged ones."""
-        for _, found in self._read_datasets().each():
-            yield found
+        # Not a loop: its variable would hold each manifest while the next one is decoded.
+        return map(itemgetter(1), self._read_datasets().each())
 
     def get(self, name: str) -> DatasetManifest:
         """One dataset.

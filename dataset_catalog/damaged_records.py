@@ -51,6 +51,7 @@ def _damaged_manifests(contents: CatalogContents) -> Iterator[DamagedRecords]:
                 yield DamagedRecords(DATASETS_TOPIC, name, found.reason, kept_because=_NEWER)
             else:
                 yield DamagedRecords(DATASETS_TOPIC, name, found.reason, tuple(contents.keys[version]))
+        del found  # a manifest of a million runs, while the next one is decoded
     for key in contents.strays:
         yield _stray(DATASETS_TOPIC, key, "NAME@VERSION/PART")
 

@@ -79,6 +79,7 @@ class CatalogContents:
                 else:
                     if manifest is not None:
                         yield version, manifest
+                    del manifest  # or it would be here still while the next one is decoded
 
     @cached_property
     def manifests(self) -> dict[VersionKey, DatasetManifest]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dataset_catalog.catalog import Catalog, DamagedRecords
+from dataset_catalog.errors import CorruptManifestError
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.verify import verify as verify_dataset
 from evenload.cli.cluster import brokers_document, show_brokers
@@ -111,8 +112,8 @@ def datasets(context: click.Context, *, connection: Connection | None, output: O
     if connection is None or context.invoked_subcommand is not None:
         return
     catalog = Catalog(connection)
-    # Not as manifests: each can have a million runs, and all of them need not fit into memory at once.
-    complete = [manifest_document(each) for each in catalog.each() if isinstance(each, DatasetManifest)]
+    # Mapped, so that no manifest, which can have a million runs, is held while the next one is decoded.
+    complete = list(filter(None, map(_document_if_whole, catalog.each())))
     unfinished, damaged = catalog.unfinished(), catalog.damaged()
     output.document(
         {
@@ -249,6 +250,10 @@ def _drop_damaged(catalog: Catalog, output: Output, *, yes: bool) -> None:
         output.line(f"kept {each.name} in topic {each.topic}: {each.kept_because}")
     if not damaged:
         output.line("nothing is damaged")
+
+
+def _document_if_whole(found: DatasetManifest | CorruptManifestError) -> dict[str, Any] | None:
+    return manifest_document(found) if isinstance(found, DatasetManifest) else None
 
 
 def _damaged_document(damaged: DamagedRecords) -> dict[str, Any]:
