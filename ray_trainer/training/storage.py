@@ -28,6 +28,7 @@ Read next: checkpoint.py, ledger.py.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -126,7 +127,8 @@ class RunStorage:
 
         def probe() -> None:
             self.write_once(_PROBE, b"evenload")
-            self.delete_file(_PROBE)
+            with contextlib.suppress(FileNotFoundError):  # another rank or driver tries at the same moment
+                self.delete_file(_PROBE)
 
         # A folder that can't be written is mostly a slip of whoever named it, who should hear of it soon.
         self._write_patiently("", probe, patience_s=min(self.patience_s, _PROBE_PATIENCE_S))
@@ -264,8 +266,12 @@ class RunStorage:
         Raises:
             StorageUnwritableError: It can't be replaced.
         """
-        if self.exists(name):
-            self._write_patiently(name, lambda: self.delete_folder(name))
+
+        def delete() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self.delete_folder(name)
+
+        self._write_patiently(name, delete)
         for source in sorted(path for path in local.rglob("*") if path.is_file()):
             self.write(f"{name}/{source.relative_to(local).as_posix()}", source.read_bytes())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Callable
@@ -27,14 +28,17 @@ from ray_trainer.errors import (
 )
 from ray_trainer.planning.rule import plan_fingerprint
 from ray_trainer.reading.testing import MemoryReader
+from ray_trainer.training import running_attempt
 from ray_trainer.training.audit import audit_run
 from ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
+from ray_trainer.training.fence import FenceWatch, claim_run
 from ray_trainer.training.ledger import AttemptStart, Segment, read_parts, write_start
 from ray_trainer.training.model import detached_copy
 from ray_trainer.training.run_context import NoLink, RunContext, entered
 from ray_trainer.training.run_record import read_run
 from ray_trainer.training.session import Session
 from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.testing import interposed_storage
 from ray_trainer.training.trainer import TrainConfig, _Driver
 
 NUM_SAMPLES = 53
@@ -483,6 +487,42 @@ def test_a_session_whose_run_was_taken_over_stops(tmp_path: Path) -> None:
 
     with pytest.raises(RunTakenOverError, match="attempt 9 began after our attempt 1"):
         Run(tmp_path).train(at_step=take_over)
+
+
+def test_a_session_whose_run_was_taken_over_stops_soon_though_no_checkpoint_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_attempt, "FenceWatch", functools.partial(FenceWatch, interval_s=0.0))
+    run = Run(tmp_path, checkpoint_interval_s=3600.0)
+
+    def take_over(session: Session) -> None:
+        if session.step == 3:
+            claim_run(RunStorage(tmp_path, "toy"))
+            assert session._attempt is not None
+            assert session._attempt._fence is not None
+            session._attempt._fence._thread.join(timeout=60)
+
+    with pytest.raises(RunTakenOverError, match=r"attempt 2 began after our attempt 1, on .*, process \d+"):
+        run.train(at_step=take_over)
+
+    assert len(run.losses) <= 6
+    store = CheckpointStore(RunStorage(tmp_path, "toy"), None)
+    assert store.newest_valid().checkpoint is None
+
+
+def test_a_checkpoint_is_read_once_to_go_on_and_not_at_all_to_audit(tmp_path: Path) -> None:
+    Run(tmp_path).train(steps=5)
+    read: list[str] = []
+
+    def before(operation: str, path: str) -> None:
+        if operation == "read" and path.endswith(STATE_NAME):
+            read.append(path)
+
+    with interposed_storage(lambda: before):
+        Run(tmp_path, checkpoint_interval_s=3600.0).train()
+        assert len(read) == 1
+        assert Run(tmp_path).audit_is_exact()
+        assert len(read) == 1
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_an_error_and_not_a_new_beginning(tmp_path: Path) -> None:

@@ -247,3 +247,26 @@ def test_a_storage_keeps_its_patience_on_the_way_to_another_process(tmp_path: Pa
 def test_a_claim_is_not_made_where_nothing_can_be_written(tmp_path: Path) -> None:
     with failing("write", TROUBLES[0], times=10**6), pytest.raises(TrainerError, match="can't be written"):
         claim_run(RunStorage(tmp_path, "run"))
+
+
+def test_a_folder_is_replaced_by_another_or_made(tmp_path: Path) -> None:
+    storage = RunStorage(tmp_path / "runs", "run")
+    for number in (1, 2):
+        local = tmp_path / str(number)
+        (local / "deep").mkdir(parents=True)
+        (local / "deep" / f"{number}.txt").write_text(str(number))
+        storage.upload_folder(local, "model")
+        assert storage.list_names("model/deep") == [f"{number}.txt"]
+
+
+def test_a_probe_that_somebody_else_has_deleted_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RunStorage.delete_file
+
+    def delete_twice(storage: RunStorage, name: str) -> None:
+        real(storage, name)
+        real(storage, name)
+
+    monkeypatch.setattr(RunStorage, "delete_file", delete_twice)
+    RunStorage(tmp_path, "run").require_writable()
