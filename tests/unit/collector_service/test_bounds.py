@@ -102,6 +102,22 @@ def test_who_comes_while_one_is_waited_for_shares_it(run: Run, new_cluster: NewC
     run(test)
 
 
+def test_a_producer_that_begins_with_a_topic_has_it_measured_without_waiting_for_the_pause(
+    run: Run, new_cluster: NewCluster
+) -> None:
+    async def ask(client: Any) -> None:
+        for path in ("/v1/snapshot?topics=clicks", "/v1/snapshot?topics=clicks&max_age_s=0"):
+            answer = await (await client.get(path)).json()
+            assert answer["age_s"] <= 0
+            assert answer["topics"].keys() == {"clicks"}
+
+    async def test() -> None:
+        config = ServiceConfig(measure_pause_s=3600.0, measure_wait_s=60.0)
+        assert await _num_measurements(config, new_cluster(), ask) == 2
+
+    run(test)
+
+
 def test_a_measurement_that_nobody_waits_for_any_more_is_still_the_only_one(
     run: Run, new_cluster: NewCluster
 ) -> None:
