@@ -130,6 +130,8 @@ def find_beginning(place: RunPlace) -> tuple[Beginning, dict[str, Any]]:
             state.load(place.store, checkpoint)
         except (InvalidCheckpointError, StorageUnreadableError) as error:
             state.trouble = error.reason
+        except OSError as error:  # no room for a copy: told to the others, who wait for this rank's word
+            state.trouble = f"no temporary copy of it can be made: {error}"
     folder = place.storage.place(checkpoint.folder)
     for rank, (host, trouble) in enumerate(place.peers.gather((socket.gethostname(), state.trouble))):
         if trouble:

@@ -220,9 +220,9 @@ class CheckpointWriter:
         if not all_well:
             return replace(outcome, reason=reason or "another rank could not write its part")
         try:
-            self._look()
             view = job.describe_kafka()
             update = {"files": files, "kafka": view.to_dict(), "created_at_s": time.time()}
+            self._look()
             finished: Checkpoint = self._store.finish(job.folder, job.index.model_copy(update=update))
         except RunTakenOverError as error:
             return replace(outcome, taken_over=error, reason=f"attempt {error.newer_attempt} took over")
