@@ -1,0 +1,291 @@
+"""Whole commands on topics that hold hostile records, each in a process of its own with bounded memory.
+
+The memory of a process is the most that it had in use (VmHWM of /proc): limits on addresses (RLIMIT_AS) say
+nothing of it, as Arrow and PyTorch reserve far more than they use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+import xxhash
+
+from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
+from dataset_catalog.encoding import RECORD_HEADER, encode_samples, record_header
+from dataset_catalog.internal_topics import write_plain
+from dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from dataset_catalog.parts import DOCUMENT_BYTES_MAX
+from dataset_catalog.testing import (
+    LOAD_ID,
+    create_topic,
+    make_batch,
+    make_manifest,
+    write_dataset,
+)
+from kafka_connection import Connection
+from kafka_connection.clients import confluent_producer
+
+MEMORY_MAX = 600 << 20
+
+CLI = """
+import sys
+from evenload.cli import main
+def run():
+    main(sys.argv[1:])
+"""
+READ = """
+import sys
+from dataset_catalog.errors import CatalogError
+from kafka_connection import Connection
+from ray_trainer.errors import ReadError
+from ray_trainer.reading.reader import DatasetReader
+def run():
+    try:
+        reader = DatasetReader(
+            sys.argv[1], global_batch_size=16, connection=Connection(bootstrap_servers=sys.argv[2])
+        )
+        print(sum(len(batch.index) for batch in reader), "samples")
+        reader.close()
+    except (CatalogError, ReadError, ValueError) as error:
+        sys.exit(str(error))
+"""
+# Before the work begins, libraries are there: what they take is mapped from files, and not the work's.
+MEASURED = """
+import atexit, resource, json, os, sys
+def used(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+before = used("RssFile")
+def tell():
+    with open(os.environ["MEMORY_FILE"], "w") as file:
+        json.dump(used("VmHWM") - before, file)
+atexit.register(tell)
+run()
+"""
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    said: str
+    memory_bytes: int
+
+
+@pytest.fixture(scope="module")
+def connection() -> Any:
+    from evenload.local_cluster import temporary_cluster
+
+    with temporary_cluster(num_brokers=1) as cluster:
+        yield cluster.connection
+
+
+@pytest.fixture
+def run(tmp_path: Path, connection: Connection) -> Callable[..., Ended]:
+    """Run a program to its end, and see that it ends as programs should."""
+
+    def run(program: str, *arguments: str) -> Ended:
+        memory_file = tmp_path / "memory"
+        done = subprocess.run(
+            [sys.executable, "-c", program + MEASURED, *arguments],
+            env={
+                **os.environ,
+                "EVENLOAD_HOME": str(tmp_path / "home"),
+                "EVENLOAD_BOOTSTRAP_SERVERS": connection.bootstrap_servers,
+                "MEMORY_FILE": str(memory_file),
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode in (0, 1), done.stderr
+        assert "Traceback" not in done.stderr
+        assert (done.stdout + done.stderr).replace("\n", "").isprintable()
+        memory_bytes = json.loads(memory_file.read_text())
+        assert memory_bytes < MEMORY_MAX
+        return Ended(done.returncode, done.stdout, done.stderr, memory_bytes)
+
+    return run
+
+
+def part(compressed: bytes) -> bytes:
+    """The only part of a manifest, with right checksums, whatever is in it."""
+    digest = xxhash.xxh3_128_digest(compressed)
+    checksum = xxhash.xxh3_64_intdigest(struct.pack(">HH16s", 0, 1, digest) + compressed)
+    return struct.pack(">4sBHH16sQ", b"EVLM", 1, 0, 1, digest, checksum) + compressed
+
+
+def zeros(num_bytes: int) -> bytes:
+    compressor = zlib.compressobj(9)
+    block = bytes(1 << 20)
+    return b"".join(compressor.compress(block) for _ in range(num_bytes >> 20)) + compressor.flush()
+
+
+def hostile_manifests() -> list[tuple[bytes, bytes]]:
+    header = b'{"a":' + b"[" * 90_000 + b"]" * 90_000 + b"}"
+    wide = b'{"source":[' + b"[]," * 5_000_000 + b"[]]}"
+    documents = {
+        "nested": zlib.compress(struct.pack(">I", len(header)) + header),
+        "wide": zlib.compress(struct.pack(">I", len(wide)) + wide),
+        "bomb": zeros(900 << 20),
+        "largest": zeros(DOCUMENT_BYTES_MAX),
+        "second": zeros(DOCUMENT_BYTES_MAX),
+        "noise": os.urandom(900_000),
+    }
+    records = [(f"{name}@1/0".encode(), part(document)) for name, document in documents.items()]
+    records += [(f"filler-{n}@1/0".encode(), part(os.urandom(500_000))) for n in range(200)]
+    records += [
+        (b"plain@1/0", b"\x1b]0;owned\x07"),
+        (b"x@" + b"9" * 5000 + b"/0", b"what"),
+        (b"\x1b[2J\xff@1/0", b"what"),
+    ]
+    return records
+
+
+def hostile_progress() -> list[tuple[bytes, bytes]]:
+    runs = b'{"format":1,"runs":{"0":[' + b"[1,1,1]," * 100_000 + b"[1,1,1]]}}"
+    return [
+        (b"nested@1/0", b"[" * 500_000),
+        (b"numbers@1/0", b'{"format":1,"sequence":' + b"9" * 100_000 + b"}"),
+        *((f"runs@1/{n}".encode(), runs) for n in range(40)),
+        (b"\x1b[2J", b"{}"),
+    ]
+
+
+def test_hostile_records_of_the_catalog_hide_nothing_and_are_cleared(
+    connection: Connection, run: Callable[..., Ended]
+) -> None:
+    catalog = Catalog(connection)
+    catalog.ensure_internal_topics()
+    batch = make_batch(60)
+    catalog.publish(write_dataset(connection, batch, topic="roses-1", name="roses"))
+    for topic, records in ((DATASETS_TOPIC, hostile_manifests()), (LOADS_TOPIC, hostile_progress())):
+        write_plain(connection, topic, records, timeout_s=60)
+
+    listed = json.loads(run(CLI, "datasets", "--json").out)
+    assert [each["name"] for each in listed["datasets"]] == ["roses"]
+    damaged = {(each["topic"], each["name"]) for each in listed["damaged"]}
+    assert len(damaged) == len(listed["damaged"]) == len(hostile_manifests()) + 4
+    assert {(DATASETS_TOPIC, "bomb@1"), (LOADS_TOPIC, "runs@1")} <= damaged
+    shown = run(CLI, "datasets").out
+    assert "roses@1" in shown
+    assert "damaged: bomb@1 in topic evenload.datasets: decompressed it has more than" in shown
+
+    assert run(CLI, "datasets", "show", "roses").status == 0
+    assert run(CLI, "datasets", "verify", "roses").status == 0
+    assert run(READ, "roses", connection.bootstrap_servers).out == "60 samples\n"
+    for name in ("bomb", "nested", "plain"):
+        refused = run(CLI, "datasets", "show", name)
+        assert refused.status == 1
+        assert f"`evenload datasets drop {name}@1` clears it" in refused.said
+        assert run(READ, name, connection.bootstrap_servers).status == 1
+    catalog.publish(make_manifest(make_batch(0), [], name="daisies"))
+    assert run(CLI, "datasets", "drop", "nested").status == 0
+    assert run(CLI, "datasets", "drop", "daisies").status == 0
+
+    cleared = json.loads(run(CLI, "datasets", "drop", "--damaged", "--yes", "--json").out)
+    assert "bomb@1" in cleared["dropped"]
+    listed = json.loads(run(CLI, "datasets", "--json").out)
+    assert ([each["name"] for each in listed["datasets"]], listed["damaged"]) == (["roses"], [])
+    assert listed["unfinished"] == []
+
+
+def blown_up(value: bytes, old: bytes, new: bytes) -> bytes:
+    assert old in value
+    return value.replace(old, new)
+
+
+def hostile_values() -> tuple[pa.Schema, list[bytes]]:
+    batch = pa.record_batch(
+        {
+            "texts": [["a" * 9, "b" * 8], ["c" * 7], []],
+            "nothing": pa.nulls(3),
+            "image": [{"bytes": b"d" * 9}, {"bytes": b"e" * 8}, {"bytes": b"f" * 7}],
+        }
+    )
+    value = encode_samples(batch)
+    return batch.schema, [
+        blown_up(value, struct.pack("<i", 17), struct.pack("<i", 400_000_000)),
+        blown_up(value, struct.pack("<i", 17), struct.pack("<i", -400_000_000)),
+        blown_up(value, struct.pack("<q", 3), struct.pack("<q", 2**60)),
+        blown_up(value, struct.pack("<q", 3), struct.pack("<q", 2**28)),
+        value[:-64],
+        value[: len(value) // 2],
+        os.urandom(900_000),
+        b"",
+    ]
+
+
+def publish_records(
+    connection: Connection, name: str, schema: pa.Schema, values: list[bytes], **fields: Any
+) -> DatasetManifest:
+    """A dataset of records of three samples each, whatever is in them, with right headers."""
+    topic = create_topic(connection, f"{name}-1", num_partitions=1)
+    producer = confluent_producer(connection)
+    for number, value in enumerate(values):
+        header = record_header(LOAD_ID, 3 * number, value)
+        producer.produce(f"{name}-1", value, partition=0, headers=[(RECORD_HEADER, header)])
+    assert producer.flush(30) == 0
+    producer.close()
+    runs = PartitionRuns(0, [(0, len(values), 3)])
+    told = {"num_samples": runs.num_samples, "num_records": len(values), "num_bytes": sum(map(len, values))}
+    manifest = make_manifest(
+        pa.RecordBatch.from_pylist([], schema),
+        [],
+        **{"name": name, "topic": f"{name}-1", "topic_id": topic.topic_id, "partitions": (runs,)}
+        | told
+        | fields,
+    )
+    Catalog(connection).publish(manifest)
+    return manifest
+
+
+def test_hostile_samples_end_a_command_with_a_sentence(
+    connection: Connection, run: Callable[..., Ended]
+) -> None:
+    schema, values = hostile_values()
+    for number, value in enumerate(values):
+        name = f"wild-{number}"
+        publish_records(connection, name, schema, [value])
+        read = run(READ, name, connection.bootstrap_servers)
+        assert (read.status, read.out) == (1, "")
+        verified = run(CLI, "datasets", "verify", name)
+        assert (verified.status, "3 corrupt" in verified.said) == (1, True)
+    publish_records(connection, "unlisted", schema, values, partitions=(), num_samples=0, num_records=0)
+    assert run(CLI, "datasets", "verify", "unlisted").status == 1
+
+
+CLAIMS: dict[str, dict[str, Any]] = {
+    "records": {
+        "partitions": (PartitionRuns(0, [(0, 2**60, 1)]),),
+        "num_records": 2**60,
+        "num_samples": 2**60,
+    },
+    "samples": {"partitions": (PartitionRuns(0, [(0, 8, 2**20)]),), "num_records": 8, "num_samples": 2**23},
+    "bytes": {"num_bytes": 2**60},
+    "no-bytes": {"num_bytes": 0},
+    "one-each": {"encoding": "record", "value_format": "json"},
+    "features": {"features": {"texts": "image", "\x1b[2J": "x" * 100_000}},
+}
+
+
+@pytest.mark.parametrize("name", list(CLAIMS))
+def test_what_a_manifest_claims_of_its_topic_is_not_believed(
+    connection: Connection, run: Callable[..., Ended], name: str
+) -> None:
+    schema, values = hostile_values()
+    publish_records(connection, name, schema, values[:1] * 8, **CLAIMS[name])
+    assert run(CLI, "datasets", "show", name).status == 0
+    assert run(READ, name, connection.bootstrap_servers).status == 1
+    assert run(CLI, "datasets", "verify", name).status == 1
+    assert run(CLI, "datasets", "drop", name).status == 0
