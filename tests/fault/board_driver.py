@@ -68,7 +68,7 @@ def run(arguments: dict[str, Any]) -> None:
 
 def place(_: dict[str, Any]) -> None:
     """Where the boards of a driver on a cluster of three nodes are."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     for _ in range(2):
         cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)

@@ -78,7 +78,9 @@ def test_a_stop_is_heard_through_the_board_that_took_a_killed_ones_place(tmp_pat
 
 
 @pytest.mark.timeout(600)
-def test_boards_are_on_the_drivers_own_machine() -> None:
+def test_boards_are_on_the_drivers_own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray's test cluster kills its servers, and what they had in the temporary folder stays.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     placed = only(drive("place"), "Placed")
 
     assert placed["nodes"] == [placed["here"]] * 8
