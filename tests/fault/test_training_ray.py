@@ -221,7 +221,8 @@ def test_a_driver_whose_run_another_one_claims_says_so_and_lets_go_of_its_worker
     tmp_path: Path, connection: Connection, dataset: str
 ) -> None:
     first, second = (Training(tmp_path, connection, dataset) for _ in range(2))
-    with first.drive(workers=1, epochs=2, step_s=0.2) as events:
+    # Slow enough that it is still training when the other one has a cluster, on a busy machine too.
+    with first.drive(workers=1, epochs=2, step_s=3.0) as events:
         wait_for(events, "CheckpointSaved")
         with second.drive(workers=1, epochs=2) as others:
             assert wait_for(others, "AttemptStarted")["step"] > 0
