@@ -16,7 +16,8 @@ from kafka_plugin.errors import UnreadableBalanceError
 LEADER, FOLLOWERS = "leader.replication.throttled.rate", "follower.replication.throttled.replicas"
 RECORD = BalanceRecord.begin(None).model_copy(
     update={
-        "run_id": "0123456789abcdef",  # no random one, as values name tests, alike in every process
+        # What differs between processes stands still: values name tests.
+        **{"run_id": "0123456789abcdef", "host": "here", "pid": 7, "process": "", "updated_at_s": 1.0},
         "targets": (Target(topic="t", partition=3, replica_ids=(1, 2)),),
         "throttle": ThrottleRecord(rates={1: {LEADER: "5"}}, replicas={"t": {FOLLOWERS: ["3:2"]}}),
     }
