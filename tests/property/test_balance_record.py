@@ -17,7 +17,11 @@ LEADER, FOLLOWERS = "leader.replication.throttled.rate", "follower.replication.t
 RECORD = BalanceRecord.begin(None).model_copy(
     update={
         # What differs between processes stands still: values name tests.
-        **{"run_id": "0123456789abcdef", "host": "here", "pid": 7, "process": "", "updated_at_s": 1.0},
+        "run_id": "0123456789abcdef",
+        "host": "here",
+        "pid": 7,
+        "process": "",
+        "updated_at_s": 1.0,
         "targets": (Target(topic="t", partition=3, replica_ids=(1, 2)),),
         "throttle": ThrottleRecord(rates={1: {LEADER: "5"}}, replicas={"t": {FOLLOWERS: ["3:2"]}}),
     }
