@@ -52,7 +52,7 @@ class CatalogContents:
         """
         dataset = f"{version[0]}@{version[1]}"
         try:
-            manifest = _complete_manifest(self._values[key] for key in self.keys.get(version, ()))
+            manifest = _complete_manifest((key, self._values[key]) for key in self.keys.get(version, ()))
         except CorruptManifestError as error:
             problem = type(error)(error.reason, dataset)
         else:
@@ -109,7 +109,7 @@ def fold_manifests(records: Iterable[tuple[bytes, bytes]]) -> CatalogContents:
     return CatalogContents(dict(records))
 
 
-def _complete_manifest(values: Iterable[bytes]) -> DatasetManifest | None:
+def _complete_manifest(records: Iterable[tuple[bytes, bytes]]) -> DatasetManifest | None:
     """The manifest whose parts are all there (one at most: all need the key of part 0); None without one.
 
     Raises:
@@ -118,12 +118,15 @@ def _complete_manifest(values: Iterable[bytes]) -> DatasetManifest | None:
     documents: dict[bytes, list[tuple[Part, bytes]]] = {}
     problem: CorruptManifestError | None = None
     num_bytes = 0
-    for value in values:
+    for key, value in records:
         num_bytes += len(value)
         if num_bytes > _VERSION_BYTES_MAX:
             raise CorruptManifestError(f"its records have more than {_VERSION_BYTES_MAX} bytes")
         try:
             part = parse_part(value)
+            # A part under any other key could be of a second whole document, and stand before the real one.
+            if not key.endswith(b"/%d" % part.number):
+                raise CorruptManifestError(f"its part {part.number} stands under the key of another")
         except CorruptManifestError as error:
             problem = error
             continue

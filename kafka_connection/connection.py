@@ -127,7 +127,9 @@ class Connection(BaseModel):
             is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:  # of the port
             is_address = False
-        if not is_address or parts.query or parts.fragment or parts.username:
+        if "@" in value:  # what is before it may be a password, so it isn't quoted
+            raise ValueError("it is not http://host:port without a user in it; see collector_token")
+        if not is_address or parts.query or parts.fragment:
             raise ValueError(f"{value!r} is not http://host:port")
         return value.strip().rstrip("/")
 

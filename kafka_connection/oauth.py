@@ -67,7 +67,7 @@ class OAuth(BaseModel):
         if value is None:
             return None
         parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise ValueError("it is not https://host/path without a user in it")
         return value
 

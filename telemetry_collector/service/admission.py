@@ -140,7 +140,7 @@ class Admission:
                 f"this service isn't called {host[:100]!r}; if it is, start it with "
                 f"--allowed-host {name or 'NAME'}",
             )
-        if method not in _READING and any(urlsplit(origin).netloc != host for origin in origins):
+        if method not in _READING and any(_host_of(origin) != host for origin in origins):
             raise RefusedError(403, f"a page of {origins[0][:100]!r} changes nothing here")
 
     @staticmethod
@@ -148,6 +148,14 @@ class Admission:
         if method in _READING:
             return Right.NOTHING if path in _FOR_ALL else Right.READ
         return Right.OPERATE if path == "/v1/weights" else Right.INGEST
+
+
+def _host_of(origin: str) -> str:
+    """The host and port of a page's origin; '' if there is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # as for "http://["
+        return ""
 
 
 def _name_of(host: str) -> str:

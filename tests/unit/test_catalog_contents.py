@@ -4,6 +4,7 @@ from typing import Any
 
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.manifest_log import fold_manifests, manifest_records
+from dataset_catalog.parts import split_document
 from dataset_catalog.testing import make_batch, make_manifest
 
 SMALL = 300  # bytes a part, so that a manifest has several
@@ -55,6 +56,19 @@ def test_one_damaged_manifest_hides_no_other() -> None:
     error = contents.damaged["flowers", 1]
     assert error.dataset == "flowers@1"
     assert str(error).startswith("the manifest of dataset flowers@1 can't be used: the checksum of part 1")
+
+
+def test_a_whole_document_under_the_keys_of_other_parts_hides_no_manifest() -> None:
+    manifest = _manifest()
+    (_, foreign), *others = manifest_records(_manifest(source={"paths": ["foreign.csv"]}))
+    assert not others
+    for strange in (foreign, split_document(b"no manifest", SMALL)[0]):
+        contents = fold_manifests([(b"flowers@1/99", strange), *_records(manifest)])
+        assert contents.manifests == {("flowers", 1): manifest}
+        assert contents.damaged == {}
+        alone = fold_manifests([(b"flowers@1/99", strange)])
+        assert alone.manifests == {}
+        assert "part 0 stands under the key of another" in str(alone.damaged["flowers", 1])
 
 
 def test_a_manifest_under_another_name_is_damaged() -> None:

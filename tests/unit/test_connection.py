@@ -108,7 +108,6 @@ def test_an_address_without_host_or_port_is_refused(address: str) -> None:
         ),
         ({"capacity_bytes_by_broker": {1: 0}}, "broker 1 has a capacity of 0 bytes"),
         ({"collector_url": "ftp://host:1"}, "'ftp://host:1' is not http://host:port"),
-        ({"collector_url": "http://me:secret@host:1"}, "is not http://host:port"),
         ({"collector_url": "http://host:99999"}, "is not http://host:port"),
         ({"collector_url": "http://host:1", "weights_path": "/w"}, "weights_path /w would be ignored"),
         (
@@ -122,6 +121,15 @@ def test_an_address_without_host_or_port_is_refused(address: str) -> None:
 def test_settings_that_do_not_fit_together_are_refused(fields: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         Connection.model_validate({"bootstrap_servers": "kafka:9092", **fields})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:hush@host:1", "http://:hush@host:1", "ftp://me:hush@host:1", "me:hush@host:1"]
+)
+def test_a_password_in_a_collectors_address_is_refused_and_not_quoted(url: str) -> None:
+    with pytest.raises(ValidationError, match="without a user in it; see collector_token") as error:
+        Connection(bootstrap_servers="kafka:9092", collector_url=url)
+    assert "hush" not in str(error.value)
 
 
 def test_without_an_answer_of_a_collector_shares_are_even_unless_no_service_is_named() -> None:

@@ -260,6 +260,10 @@ BY_PROVIDER = {"token_url": "https://there/token", "client_id": "me", "client_se
             "it is not https://host/path",
         ),
         (
+            {"sasl_oauth": {**BY_PROVIDER, "token_url": "https://:hush@there"}},
+            "it is not https://host/path",
+        ),
+        (
             {"sasl_oauth": {**BY_PROVIDER, "token_url": "http://there", "ca_path": "/ca"}},
             "ca_path would be ignored with a token_url that isn't https",
         ),

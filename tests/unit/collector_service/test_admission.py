@@ -213,6 +213,7 @@ def test_two_names_in_one_request_are_none(serving: Serving, run: Run) -> None:
         ("https://evil.example", False),
         ("null", False),
         ("", False),
+        ("http://[", False),
     ],
 )
 def test_a_page_of_another_origin_writes_nothing(
