@@ -178,19 +178,23 @@ def forget_balance(connection: Connection, *, config: BalanceConfig | None = Non
     """
     config = config or BalanceConfig()
     with _opened(connection, config) as (admin, log):
-        forgotten: str | None = None
+        unreadable: UnreadableBalanceError | None = None
         try:
             left = log.read_unless_at_work(config.recent_s)
         except UnreadableBalanceError as error:
-            log.forget()
-            forgotten = f"{error.size_bytes} bytes; {error.reason}"
+            unreadable = error
         else:
             if left is not None:
                 raise BalanceError(
                     f"The record in topic {BALANCE_TOPIC!r} can be understood, so there is nothing to "
                     "forget: `evenload balance --cancel` takes back what it tells of, and clears it."
                 )
-        return ForgottenBalance(forgotten, find_throttles(admin), tuple(sorted(admin.reassignments())))
+        # Who may not look keeps the record: it is the only sign that something may be left.
+        throttles, moving = find_throttles(admin), tuple(sorted(admin.reassignments()))
+        if unreadable is None:
+            return ForgottenBalance(None, throttles, moving)
+        log.forget()
+        return ForgottenBalance(f"{unreadable.size_bytes} bytes; {unreadable.reason}", throttles, moving)
 
 
 @contextmanager

@@ -96,7 +96,7 @@ class BalanceRecord(BaseModel):
     host: _Host
     pid: Annotated[int, Field(ge=0, lt=1 << 63)]
     process: Annotated[str, StringConstraints(max_length=128)] = ""
-    updated_at_s: float
+    updated_at_s: Annotated[float, Field(ge=0, lt=1e12)]  # a longer number would fill a screen
     targets: Sequence[Target] = ()
     throttle: ThrottleRecord | None = None
 

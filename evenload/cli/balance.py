@@ -67,7 +67,7 @@ def balance(
 ) -> None:
     """Level what brokers hold, by moving as few bytes as it takes.
 
-    Shows the moves, and does nothing, unless --execute is given. Moves go in steps of about a minute,
+    Shows the moves, and moves nothing, unless --execute is given. Moves go in steps of about a minute,
     throttled. Ctrl-C takes the running step back; whatever dies, the next `evenload balance --execute` goes
     on from there, and throttles that were left are taken off.
     """

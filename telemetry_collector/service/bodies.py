@@ -23,7 +23,7 @@ _VALUE_BYTES = 150
 
 
 def objects_bytes(text: bytes | bytearray) -> int:
-    """About how many bytes a JSON text takes as Python objects; not less than it really does."""
+    """About how many bytes a JSON text takes as Python objects, other than long texts beyond ASCII."""
     return len(text) + _VALUE_BYTES * sum(text.count(mark) for mark in _BEFORE_VALUES)
 
 

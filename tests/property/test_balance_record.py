@@ -55,6 +55,8 @@ def test_what_a_balance_writes_is_read_as_it_was() -> None:
         VALUE.replace(b'"rates":{"1"', b'"rates":{"' + HUGE + b'"'),
         with_field("updated_at_s", float("nan")),
         with_field("updated_at_s", float("inf")),
+        with_field("updated_at_s", -1e308),
+        with_field("updated_at_s", 1e308),
         with_field("pid", -1),
         with_field("pid", 1 << 70),
         with_field("host", "\x1b[2J"),
