@@ -46,7 +46,7 @@ def write_evaluation(
     """Keep what was measured after `step`, which `attempt` did.
 
     Raises:
-        OSError: It can't be written.
+        StorageUnwritableError: It can't be written.
     """
     record = EvaluationRecord(
         epoch=epoch,
@@ -65,7 +65,7 @@ def read_evaluations(storage: RunStorage, *, attempt: int, step: int) -> dict[in
     A file that was cut off is logged, and its evaluation made again.
 
     Raises:
-        OSError: They are there, and can't be read.
+        StorageUnreadableError: The storage does not say.
     """
     try:
         segments = lineage(read_starts(storage)[0], attempt=attempt, step=step)

@@ -66,7 +66,7 @@ def write_curve(storage: RunStorage, curve: Sequence[LossPoint]) -> None:
     """Write it beside the model, a JSON line a step; a loss that is no number is null.
 
     Raises:
-        OSError: It can't be written.
+        StorageUnwritableError: It can't be written.
     """
     lines = []
     for point in curve:

@@ -38,7 +38,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from ray_trainer.errors import ReaderRankError
+from ray_trainer.errors import ReaderRankError, StorageUnwritableError
 from ray_trainer.training.attempt import (
     Beginning,
     RunPlace,
@@ -80,7 +80,8 @@ class Session:
         run: The run's name. In a worker of `train` this and the next four are the configuration's
             (`TrainConfig`): leave them out.
         storage: Where its folder is: a path, or a URI of a file system that pyarrow knows.
-        checkpoint_interval_s: Seconds between checkpoints, 0 or more; None: max(4 s, cost / 0.002).
+        checkpoint_interval_s: Seconds between checkpoints, 0 or more; None: at least 4, and so many that
+            copying and writing take a small share of the time (checkpoint_schedule.py).
         keep_checkpoints: How many to keep, at least 2, as the newest may be the one that is damaged; None: 3.
         begin_anew: Begin at step 0 although the run has had checkpoints; they stay, but don't count any more.
         seed: Of the random state that is set for each step; None: the reader's.
@@ -356,8 +357,8 @@ class Session:
         attempt, step = self._attempt.last_step
         try:
             write_evaluation(self._place.storage, metrics, epoch=epoch, attempt=attempt, step=step)
-        except OSError as error:
-            self._tell_note(f"the metrics of epoch {epoch} could not be kept: {error}")
+        except StorageUnwritableError as error:
+            self._tell_note(f"the metrics of epoch {epoch} could not be kept: {error.reason}")
 
     # -- ending ------------------------------------------------------------------------------------
 

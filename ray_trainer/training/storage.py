@@ -21,7 +21,8 @@ then raised: were it taken for absence, a run would begin anew beside its own go
 
 Invariants, checked in tests/unit/test_storage.py:
 1. No error but FileNotFoundError is ever taken for absence.
-2. On a local file system, a file is on the disk before the one that is written after it.
+2. On a local file system, a file is on the disk before the one that is written after it, and so are its
+   folders where the file system can say so.
 
 Read next: checkpoint.py, ledger.py.
 """
@@ -29,6 +30,7 @@ Read next: checkpoint.py, ledger.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -191,7 +193,10 @@ class RunStorage:
 
     @contextmanager
     def local_file(self, name: str) -> Iterator[tuple[Path, FileRecord]]:
-        """A file of any size as one of this machine's own, and what it is; it is read once, never held.
+        """A file of any size as one of this machine's own, and what it is; never held in memory.
+
+        From another machine's storage it is fetched once. One that lies here is read for its checksum, and
+        stays where it is.
 
         Raises:
             FileNotFoundError: There is none.
@@ -250,7 +255,7 @@ class RunStorage:
         if self.is_local:
             # Else a power failure may leave an index whose checkpoint is not on the disk yet.
             _sync(path)
-            _sync(folder)
+            _sync_folder(folder)
             if is_new:
                 self._sync_above(folder)
 
@@ -309,7 +314,7 @@ class RunStorage:
         """A new folder is an entry of the one above, up to the storage's own."""
         while folder.startswith(self.root):
             folder = folder.rpartition("/")[0]
-            _sync(folder)
+            _sync_folder(folder)
 
 
 class HashingWriter:
@@ -376,6 +381,16 @@ def _sync(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _sync_folder(path: str) -> None:
+    try:
+        _sync(path)
+    except OSError as error:
+        # Some network file systems know no fsync of a folder. They are not to be refused for that: what is in
+        # their folders is the server's to keep.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def _sentence(error: BaseException) -> str:

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import stamina
 import torch
 from torch import nn
 
+from ray_trainer.errors import StorageUnreadableError
 from ray_trainer.reading.testing import MemoryReader
 from ray_trainer.training.checkpoint import CheckpointStore
 from ray_trainer.training.evaluations import read_evaluations
 from ray_trainer.training.session import Session
 from ray_trainer.training.storage import RunStorage
+from ray_trainer.training.testing import interposed_storage
 
 STEPS = 4  # an epoch's
 STOPS = "stops"
+
+
+@contextmanager
+def failing(operation: str) -> Iterator[None]:
+    """The storage refuses every such operation on metrics, however often it is asked."""
+
+    def before(kind: str, path: str) -> None:
+        if kind == operation and "/metrics/" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with stamina.set_testing(True, attempts=2), interposed_storage(lambda: before):
+        yield
 
 
 class Run:
@@ -193,7 +210,7 @@ def test_an_epoch_that_was_not_measured_as_it_ended_is_not_measured_with_a_later
 
 
 def test_metrics_that_were_cut_off_are_measured_again_and_unreadable_ones_end_the_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     run = Run(tmp_path)
     assert run.train(die_measuring=2) == "dies"
@@ -201,27 +218,16 @@ def test_metrics_that_were_cut_off_are_measured_again_and_unreadable_ones_end_th
     run.storage.write(f"metrics/{name}", b'{"epoch": 1, "atte')
     assert read_evaluations(run.storage, attempt=1, step=3 * STEPS).keys() == {0}
 
-    def read(self: RunStorage, name: str) -> bytes:
-        if name.startswith("metrics/"):
-            raise OSError("the storage is away")
-        return original(self, name)
-
-    original = RunStorage.read
-    monkeypatch.setattr(RunStorage, "read", read)
-    with pytest.raises(OSError, match="the storage is away"):
+    with failing("read"), pytest.raises(StorageUnreadableError, match="No space left on device"):
         Run(tmp_path).train()
 
 
 def test_metrics_that_cannot_be_kept_are_told_and_end_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def write(self: RunStorage, name: str, content: bytes) -> Any:
-        if name.startswith("metrics/"):
-            raise OSError("No space left on device")
-        return original(self, name, content)
-
-    original = RunStorage.write
-    monkeypatch.setattr(RunStorage, "write", write)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO"), failing("write"):
         assert Run(tmp_path).train() == "ends"
-    assert "the metrics of epoch 1 could not be kept: No space left on device" in caplog.messages
+    assert any(
+        message.startswith("the metrics of epoch 1 could not be kept: [Errno 28]")
+        for message in caplog.messages
+    )

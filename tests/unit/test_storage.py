@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -237,6 +238,36 @@ def test_each_file_is_on_the_disk_with_its_folders_before_the_next_is_begun(
     synced.clear()
     storage.write(f"attempt-000001/c/{INDEX_NAME}", b"index")
     assert synced == [f"{folder}/{INDEX_NAME}", folder]
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_syncs_no_folders_can_hold_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Some network file systems sync files only."""
+    real, synced = os.fsync, []
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(code, os.strerror(code))
+        real(handle)
+        synced.append(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    RunStorage(tmp_path / "runs", "run").write("deep/file", b"content")
+    assert len(synced) == 1
+
+
+def test_a_folder_that_cannot_be_synced_for_another_reason_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StorageUnwritableError, match="I/O error"):
+        RunStorage(tmp_path / "runs", "run").write("deep/file", b"content")
 
 
 def test_a_storage_keeps_its_patience_on_the_way_to_another_process(tmp_path: Path) -> None:
