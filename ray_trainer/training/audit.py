@@ -199,7 +199,8 @@ def counted_entries(
                 notes.append(f"{part.name} can't be read: {error}")
                 continue
             steps_by_rank[part.rank] = steps_by_rank.get(part.rank, 0) + len(entries)
-            wrong = [(entry.step, reason) for entry in entries if (reason := _impossible(entry, num_samples))]
+            reasons = [_impossible(entry, num_samples) for entry in entries]
+            wrong = [(entry.step, reason) for entry, reason in zip(entries, reasons, strict=True) if reason]
             if wrong:
                 step, reason = wrong[0]
                 others = f", and {len(wrong) - 1} more entries are as wrong" if wrong[1:] else ""
@@ -209,7 +210,7 @@ def counted_entries(
                     f"{part.name} was written by an earlier version: it says which samples were asked for, "
                     "and not which were found"
                 )
-            yield from (entry for entry in entries if not _impossible(entry, num_samples))
+            yield from (entry for entry, reason in zip(entries, reasons, strict=True) if not reason)
         wanted = segment.until_step - segment.after_step
         odd = {rank: steps for rank, steps in steps_by_rank.items() if steps != wanted}
         if odd:

@@ -94,7 +94,7 @@ class CheckpointIndex(BaseModel):
         """
         try:
             document = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the second: nested without end
             raise ValueError(f"its {INDEX_NAME} is truncated or not JSON ({len(text)} bytes)") from error
         if not isinstance(document, dict) or set(document) != {"content", "checksum"}:
             raise ValueError(f"its {INDEX_NAME} is not one of evenload's")

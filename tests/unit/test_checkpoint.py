@@ -102,7 +102,7 @@ def test_the_newest_is_of_the_latest_attempt_and_then_of_the_highest_step(storag
 
 
 @pytest.mark.parametrize(
-    "harm", ["no index", "no file", "short file", "flipped bit", "foreign run", "no json"]
+    "harm", ["no index", "no file", "short file", "flipped bit", "foreign run", "no json", "deep json"]
 )
 def test_a_bad_newest_checkpoint_falls_back_to_the_one_before_and_says_why(
     storage: RunStorage, harm: str
@@ -119,6 +119,8 @@ def test_a_bad_newest_checkpoint_falls_back_to_the_one_before_and_says_why(
         damage(storage, f"{bad}/{STATE_NAME}")
     elif harm == "no json":
         storage.write(f"{bad}/{INDEX_NAME}", b'{"anything": 1}')
+    elif harm == "deep json":
+        storage.write(f"{bad}/{INDEX_NAME}", b"[" * 100_000)
 
     found = CheckpointStore(storage, "run-a").newest_valid()
 
@@ -132,6 +134,7 @@ def test_a_bad_newest_checkpoint_falls_back_to_the_one_before_and_says_why(
         "flipped bit": "checksum",
         "foreign run": "belongs to run id run-b, this run is run-a",
         "no json": "not one of evenload's",
+        "deep json": "truncated or not JSON",
     }[harm] in found.rejected[0].reason
 
 
