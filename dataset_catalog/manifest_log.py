@@ -15,7 +15,7 @@ from functools import cached_property
 from dataset_catalog.errors import CorruptManifestError
 from dataset_catalog.manifest import PART_BYTES, DatasetManifest
 from dataset_catalog.parts import COMPRESSED_BYTES_MAX, Part, parse_part
-from dataset_catalog.record_keys import parse_key
+from dataset_catalog.record_keys import keys_by_version
 
 VersionKey = tuple[str, int]  # name and version
 # A manifest, and what may be left of another one that was published under the same keys.
@@ -35,14 +35,7 @@ class CatalogContents:
 
     def __init__(self, values: Mapping[bytes, bytes]) -> None:
         self._values = values
-        self.keys: dict[VersionKey, list[bytes]] = {}
-        self.strays: list[bytes] = []
-        for key in values:
-            parsed = parse_key(key)
-            if parsed is None:
-                self.strays.append(key)
-            else:
-                self.keys.setdefault((parsed.name, parsed.version), []).append(key)
+        self.keys, self.strays = keys_by_version(values)
 
     def manifest(self, version: VersionKey) -> DatasetManifest | None:
         """The manifest of this version; None without a whole one.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataset_catalog.errors import CorruptProgressError
 from dataset_catalog.manifest_log import VersionKey
 from dataset_catalog.progress import LoadProgress, LoadState, fold_progress
-from dataset_catalog.record_keys import parse_key
+from dataset_catalog.record_keys import keys_by_version
 
 
 class ProgressContents:
@@ -28,14 +28,7 @@ class ProgressContents:
 
     def __init__(self, values: Mapping[bytes, bytes]) -> None:
         self._values = values
-        self.keys: dict[VersionKey, list[bytes]] = {}
-        self.strays: list[bytes] = []
-        for key in values:
-            parsed = parse_key(key)
-            if parsed is None:
-                self.strays.append(key)
-            else:
-                self.keys.setdefault((parsed.name, parsed.version), []).append(key)
+        self.keys, self.strays = keys_by_version(values)
 
     def records(self, version: VersionKey) -> Iterator[LoadProgress]:
         """The records of a load that can be read, in the order of the log."""

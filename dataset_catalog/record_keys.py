@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
@@ -28,6 +29,19 @@ def parse_key(key: bytes) -> RecordKey | None:
     """Reads a key; None when it is not one of ours."""
     found = _KEY.fullmatch(key)
     return RecordKey(found[1].decode("ascii"), int(found[2]), int(found[3])) if found else None
+
+
+def keys_by_version(keys: Iterable[bytes]) -> tuple[dict[tuple[str, int], list[bytes]], list[bytes]]:
+    """Keys by name and version, each in the order given; and those that are not one of ours."""
+    by_version: dict[tuple[str, int], list[bytes]] = {}
+    strays: list[bytes] = []
+    for key in keys:
+        parsed = parse_key(key)
+        if parsed is None:
+            strays.append(key)
+        else:
+            by_version.setdefault((parsed.name, parsed.version), []).append(key)
+    return by_version, strays
 
 
 def _check_topic(topic: str) -> str:
