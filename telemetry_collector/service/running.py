@@ -105,13 +105,13 @@ async def serve(
         )
         await runner.setup()
         ends.append(runner.cleanup)
-        listening = await listen(runner, host, port, tls=tls)
-        stack.callback(listening.close)  # before all else ends
+        listener = await listen(runner, host, port, tls=tls)
+        stack.push_async_callback(listener.close)  # before all else ends
         collector.start()
         house = asyncio.create_task(service.keep_house())
         house.add_done_callback(partial(_end_with, stopped))
         stack.callback(house.cancel)
-        on_ready(_url(host, listening.sockets[0].getsockname()[1], is_tls=tls is not None))
+        on_ready(_url(host, listener.port, is_tls=tls is not None))
         return await stopped
 
 

@@ -18,7 +18,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @contextlib.asynccontextmanager
 async def _listening(
-    *, connections_max: int = 100, keepalive_timeout: float = 60.0, tls: ssl.SSLContext | None = None
+    *,
+    connections_max: int = 100,
+    keepalive_timeout: float = 60.0,
+    tls: ssl.SSLContext | None = None,
+    handshake_timeout_s: float = 3600.0,
 ) -> AsyncIterator[int]:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text="here")
@@ -27,11 +31,18 @@ async def _listening(
     app.add_routes([web.get("/", answer)])
     runner = web.AppRunner(app, keepalive_timeout=keepalive_timeout)
     await runner.setup()
-    server = await listen(runner, "127.0.0.1", 0, tls=tls, connections_max=connections_max)
+    listener = await listen(
+        runner,
+        "127.0.0.1",
+        0,
+        tls=tls,
+        connections_max=connections_max,
+        handshake_timeout_s=handshake_timeout_s,
+    )
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield listener.port
     finally:
-        server.close()
+        await listener.close()
         await runner.cleanup()
 
 
@@ -45,6 +56,19 @@ def test_who_never_ends_a_request_is_cut_off(said: bytes) -> None:
         async with _listening(keepalive_timeout=0.1) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(said)
+            assert await reader.read() == b""
+            writer.close()
+
+    _run(test)
+
+
+def test_who_never_agrees_on_tls_is_cut_off(certificate: Path) -> None:
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(certificate)
+
+    async def test() -> None:
+        async with _listening(tls=serving, handshake_timeout_s=0.1) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert await reader.read() == b""
             writer.close()
 
@@ -94,5 +118,38 @@ def test_more_connections_than_are_taken_are_closed_and_those_taken_are_served(
             await close(taken[0][1])
             while not await is_served():
                 await asyncio.sleep(0.01)
+
+    _run(test)
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"])
+def test_connections_that_never_agree_on_tls_count_too(said: bytes, certificate: Path) -> None:
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(certificate)
+    trusting = ssl.create_default_context(cafile=certificate.with_name("ca.pem"))
+
+    async def test() -> None:
+        async with _listening(connections_max=3, tls=serving) as port, contextlib.AsyncExitStack() as opened:
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            for _, writer in silent:
+                opened.callback(writer.close)
+                writer.write(said)
+            turned_away, writer = await asyncio.open_connection("127.0.0.1", port)
+            opened.callback(writer.close)
+            assert await turned_away.read() == b""
+            # They are accepted in the order in which they came: those before are still being waited for.
+            assert not any(reader.at_eof() for reader, _ in silent)
+
+            silent[0][1].close()
+            while True:
+                try:
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+                except OSError:
+                    await asyncio.sleep(0.01)  # the service hasn't seen yet that one has left
+                    continue
+                break
+            opened.callback(writer.close)
+            writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert await reader.readuntil(b"here")
 
     _run(test)
