@@ -44,7 +44,8 @@ class CapacityList(click.ParamType[list[int]]):
 @click.option(
     "--kafka-version",
     metavar="VERSION",
-    help="Which Apache Kafka, 3.3.0 or later.  [default: 4.3.1]",
+    help="Which Apache Kafka, 3.3.0 or later; only the jars of 3.3.2, 3.9.1 and 4.3.1 are checked.  "
+    "[default: 4.3.1]",
 )
 @json_option
 def up(*, brokers: int | None, capacity: list[int] | None, kafka_version: str | None, output: Output) -> None:

@@ -73,17 +73,24 @@ class WrongJarError(LocalClusterError):
 
     Attributes:
         path: the jar.
-        expected: the SHA-256 that it has to have.
+        expected: the SHA-256 that it has to have; None: it is none of the jars that are needed.
         found: the one that it has.
     """
 
-    def __init__(self, path: Path, expected: str, found: str) -> None:
+    def __init__(self, path: Path, expected: str | None, found: str) -> None:
         super().__init__(path, expected, found)
         self.path = path
         self.expected = expected
         self.found = found
 
     def __str__(self) -> str:
+        if self.expected is None:
+            return (
+                f"{self.path} (SHA-256 {self.found}) is none of the jars that this version is known to need, "
+                "so nothing of it is run; empty the cache of jars that it lies in and start again, which "
+                "fetches them anew. If that ends here again, what they are fetched from names other jars "
+                "than it did"
+            )
         return (
             f"{self.path} has the SHA-256 {self.found}, but has to have {self.expected}, so it isn't run; "
             "remove it and start again, which fetches it anew. If that ends here again, what it is fetched "

@@ -7,8 +7,9 @@ their sizes and is written last. While it is there and every jar has its size, n
 of the network; a half-fetched jar (jgo writes in place) has no line in it and is fetched again.
 
 What a jar has to be is written down in jars.json, by its SHA-256, for all that KAFKA_VERSIONS, the tools
-and the exporter need: a jar that is another one never runs, whether it was just fetched or lay in the cache.
-Those of other versions have none there; they are used unchecked, which is said when they are fetched.
+and the exporter need: a jar that is another one, or one more, never runs, whether it was just fetched or lay
+in the cache. Other versions have none there: whoever names one gets jars that are unchecked, and is told so
+at each start.
 
 A lock on the cache folder makes two first starts at once one download.
 """
@@ -73,7 +74,15 @@ def kafka_classpath(progress: Progress = lambda _: None, *, kafka_version: str =
         return _fetch(cache, wanted, with_dependencies=True)
 
     what = f"Kafka {kafka_version} (about 44 MB, once)"
-    return _cached_or_fetched(f"classpath-{kafka_version}", what, fetch, progress)
+    jars, num_unchecked = _cached_or_fetched(
+        f"classpath-{kafka_version}", what, fetch, progress, is_pinned=kafka_version in KAFKA_VERSIONS
+    )
+    if num_unchecked:
+        progress(
+            f"{num_unchecked} of the jars of Kafka {kafka_version} have no known checksum, and run "
+            f"unchecked; those of {', '.join(KAFKA_VERSIONS)} are checked"
+        )
+    return jars
 
 
 def tools_classpath(progress: Progress = lambda _: None) -> list[Path]:
@@ -88,7 +97,8 @@ def tools_classpath(progress: Progress = lambda _: None) -> list[Path]:
         return _fetch(cache, (f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",), with_dependencies=False)
 
     what = f"Kafka's tools {KAFKA_VERSION} (1 MB, once)"
-    return [*kafka_classpath(progress), *_cached_or_fetched(f"tools-{KAFKA_VERSION}", what, fetch, progress)]
+    tools, _ = _cached_or_fetched(f"tools-{KAFKA_VERSION}", what, fetch, progress, is_pinned=True)
+    return [*kafka_classpath(progress), *tools]
 
 
 def exporter_jar(progress: Progress = lambda _: None) -> Path:
@@ -103,37 +113,32 @@ def exporter_jar(progress: Progress = lambda _: None) -> Path:
         return _fetch(cache, wanted, with_dependencies=False)
 
     what = f"the JMX exporter {_EXPORTER_VERSION} (3 MB, once)"
-    (jar,) = _cached_or_fetched(f"exporter-{_EXPORTER_VERSION}", what, fetch, progress)
+    (jar,), _ = _cached_or_fetched(f"exporter-{_EXPORTER_VERSION}", what, fetch, progress, is_pinned=True)
     return jar
 
 
 def _cached_or_fetched(
-    name: str, what: str, fetch: Callable[[Path], list[Path]], progress: Progress
-) -> list[Path]:
+    name: str, what: str, fetch: Callable[[Path], list[Path]], progress: Progress, *, is_pinned: bool
+) -> tuple[list[Path], int]:
+    """The jars, and how many of them couldn't be checked."""
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     listing = cache / f"{name}.json"
     jars = _cached_jars(listing)
     if jars:
-        _check(jars, cache)
-        return jars
+        return jars, _check(jars, cache, is_pinned=is_pinned)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         jars = _cached_jars(listing)  # another process may have just done it
         if jars:
-            _check(jars, cache)
-            return jars
+            return jars, _check(jars, cache, is_pinned=is_pinned)
         progress(f"fetching {what}")
         jars = fetch(cache)
-        if num_unknown := _check(jars, cache):
-            name_of_it = what.partition(" (")[0]
-            progress(
-                f"{num_unknown} of the jars of {name_of_it} have no known checksum, and are used unchecked"
-            )
+        num_unchecked = _check(jars, cache, is_pinned=is_pinned)
         unfinished = listing.with_suffix(".part")
         unfinished.write_text(json.dumps({str(jar.relative_to(cache)): jar.stat().st_size for jar in jars}))
         unfinished.replace(listing)
-        return jars
+        return jars, num_unchecked
 
 
 def _cached_jars(listing: Path) -> list[Path]:
@@ -145,8 +150,12 @@ def _cached_jars(listing: Path) -> list[Path]:
         return []
 
 
-def _check(jars: Sequence[Path], cache: Path) -> int:
+def _check(jars: Sequence[Path], cache: Path, *, is_pinned: bool) -> int:
     """Compare jars with what they have to be. Returns how many of them aren't known.
+
+    Args:
+        is_pinned: whether all of them have to be known. What names the jars (a description that was fetched
+            with them, then the listing in the cache) may name others than when their checksums were taken.
 
     Raises:
         WrongJarError: one is another than it has to be; it stays where it is.
@@ -154,8 +163,8 @@ def _check(jars: Sequence[Path], cache: Path) -> int:
     known: dict[str, str] = json.loads(_CHECKSUMS.read_bytes())
     num_unknown = 0
     for jar in jars:
-        expected = known.get(jar.relative_to(cache / "maven").as_posix())
-        if expected is None:
+        expected = known.get(os.path.relpath(jar, cache / "maven"))
+        if expected is None and not is_pinned:
             num_unknown += 1
             continue
         with jar.open("rb") as file:

@@ -154,12 +154,21 @@ def _failures(overview: Overview) -> Iterator[Finding]:
 def _throttled(overview: Overview) -> Iterator[Finding]:
     throttled = [broker for broker in overview.brokers if broker.throttle_bytes_per_s is not None]
     if not throttled:
+        if num_named := overview.num_throttled_replicas:
+            yield Finding(
+                kind="throttle_left",
+                severity="notice",
+                text=f"{_many(num_named, 'replica')} of the measured topics "
+                f"{'is' if num_named == 1 else 'are'} named for a throttle, and no broker is known to have a "
+                "rate: nothing is held back, but the next rate that is set will hold them too. "
+                "kafka-configs.sh takes the lists off.",
+            )
         return
     ids = tuple(sorted(broker.broker_id for broker in throttled))
     rate = min(broker.throttle_bytes_per_s or 0 for broker in throttled)
     held = (
         f"Replication is throttled to {_rate(rate)} on {_named(ids).lower()} "
-        f"({_many(overview.num_throttled_replicas, 'replica')} named)"
+        f"({_many(overview.num_throttled_replicas, 'replica')} of the measured topics named)"
     )
     if overview.num_moving:
         partitions = f"{_many(overview.num_moving, 'partition')}"

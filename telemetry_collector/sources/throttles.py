@@ -3,8 +3,9 @@
 Somebody who moves replicas sets a rate on brokers, names the replicas on topics, and takes both off again;
 who is killed in between leaves them. Followers that fall behind then catch up no faster, and nobody sees why.
 
-Asked each `_ASK_S` only, all at the same time: each broker for its own rates (no other knows them), any one
-for the lists of the topics that matter, and any one for the reassignments that Kafka is at. Needs
+Asked each `_ASK_S` only: all brokers at the same time, each for its own rates (no other knows them), and then
+one that answered for the lists of the topics that matter and for the reassignments that Kafka is at. What
+isn't answered stays as it was told last: a broker in trouble is not one without a throttle. Needs
 DESCRIBE_CONFIGS on the cluster; a broker that refuses it has no known rate, which is said in a warning.
 Nothing else depends on this (`is_essential`).
 """
@@ -20,7 +21,7 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest, ListPartitionReassignmentsRequest
 
-from telemetry_collector.errors import CollectorClosedError, SourceError
+from telemetry_collector.errors import BadAnswerError, CollectorClosedError, SourceError
 from telemetry_collector.observation import HeardThrottles
 from telemetry_collector.snapshot import PartitionSnapshot, ReplicationThrottles
 from telemetry_collector.sources.kafka_requests import KafkaRequests
@@ -33,7 +34,6 @@ _ASK_S = 60.0
 _TOPICS_A_REQUEST = 1000
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-_REFUSALS = (kafka_errors.ClusterAuthorizationFailedError, kafka_errors.TopicAuthorizationFailedError)
 
 
 class ThrottlesSource:
@@ -41,7 +41,7 @@ class ThrottlesSource:
 
     Args:
         requests: connections; shared with other sources, whoever made them closes them.
-        rng: decides which broker is asked for topics and reassignments.
+        rng: decides which of the brokers that answer is asked for topics and reassignments.
         clock: monotonic seconds.
     """
 
@@ -59,12 +59,19 @@ class ThrottlesSource:
         self._requests = requests
         self._rng = rng
         self._clock = clock
+        self._rates: dict[int, int] = {}
+        self._num_replicas: dict[str, int] = {}
         self._told = HeardThrottles(throttles=None)
         self._due_at_s = 0.0
         self._is_closed = False
 
     async def answer(self, question: Question) -> HeardThrottles:
-        """What was told last; asked anew now and then."""
+        """What was told last; asked anew now and then.
+
+        Raises:
+            SourceError: no broker answers.
+            CollectorClosedError: the source has been closed.
+        """
         if self._is_closed:
             raise CollectorClosedError("the source has been closed")
         layout = question.layout
@@ -84,36 +91,69 @@ class ThrottlesSource:
         topics: Mapping[str, Mapping[int, PartitionSnapshot]],
         timeout_s: float,
     ) -> HeardThrottles:
-        any_broker = self._rng.choice(broker_ids)
-        names = sorted(topics)
-        chunks = [names[at : at + _TOPICS_A_REQUEST] for at in range(0, len(names), _TOPICS_A_REQUEST)]
-        asking = [self._configs(each, _BROKER, [str(each)], _RATES, timeout_s) for each in broker_ids]
-        asking += [self._configs(any_broker, _TOPIC, chunk, _LISTS, timeout_s) for chunk in chunks]
-        num_moving, *answers = await asyncio.gather(self._num_moving(any_broker, timeout_s), *asking)
-        told = [result for answer in answers for result in answer]
-        rates = {
-            int(result.resource_name): min(values)
-            for result in told
-            if result.resource_type == _BROKER and (values := _rates(result))
-        }
-        replicas = {
-            result.resource_name: count
-            for result in told
-            if result.resource_type == _TOPIC
-            and (count := _num_replicas(_values(result), topics.get(result.resource_name, {})))
-        }
-        refused = [result.resource_name for result in told if _is_refused(result, _BROKER)]
-        if len(refused) == len(broker_ids):
+        # Half of the time for each of the two, as a single silent broker uses up the first.
+        told = await self._answers_of_all(broker_ids, timeout_s / 2)
+        refused = [str(broker_id) for broker_id, result in told.items() if _is_refused(result)]
+        for broker_id, result in told.items():
+            self._enter_rate(broker_id, result)
+        rates = {each: self._rates[each] for each in broker_ids if each in self._rates}
+        if len(refused) == len(told) and not rates:
             return HeardThrottles(throttles=None, warnings=_refusal(refused))
+        one = self._rng.choice(sorted(told))
+        num_moving, _ = await asyncio.gather(
+            self._num_moving(one, timeout_s / 2), self._hear_lists(one, topics, timeout_s / 2)
+        )
         return HeardThrottles(
-            throttles=ReplicationThrottles(bytes_per_s=rates, num_replicas=replicas, num_moving=num_moving),
+            throttles=ReplicationThrottles(
+                bytes_per_s=rates, num_replicas=dict(self._num_replicas), num_moving=num_moving
+            ),
             warnings=_refusal(refused),
         )
 
+    async def _answers_of_all(self, broker_ids: Sequence[int], timeout_s: float) -> dict[int, Any]:
+        """What each broker says of itself; those that don't or can't say are absent, as long as one does."""
+        answers = await asyncio.gather(
+            *(self._configs(each, _BROKER, [str(each)], _RATES, timeout_s) for each in broker_ids),
+        )
+        told = {
+            broker_id: answer[0]
+            for broker_id, answer in zip(broker_ids, answers, strict=True)
+            if not isinstance(answer, SourceError)
+            and answer
+            and (not answer[0].error_code or _is_refused(answer[0]))
+        }
+        if not told:
+            errors = (each for each in answers if isinstance(each, SourceError))
+            raise next(errors, BadAnswerError(broker_ids[0], "it can't say what its own configuration is"))
+        return told
+
+    def _enter_rate(self, broker_id: int, result: Any) -> None:
+        if rates := _rates(result):
+            self._rates[broker_id] = min(rates)
+        else:
+            self._rates.pop(broker_id, None)
+
+    async def _hear_lists(
+        self, asked: int, topics: Mapping[str, Mapping[int, PartitionSnapshot]], timeout_s: float
+    ) -> None:
+        names = sorted(topics)
+        chunks = [names[at : at + _TOPICS_A_REQUEST] for at in range(0, len(names), _TOPICS_A_REQUEST)]
+        answers = await asyncio.gather(
+            *(self._configs(asked, _TOPIC, chunk, _LISTS, timeout_s) for chunk in chunks)
+        )
+        results = [each for answer in answers if not isinstance(answer, SourceError) for each in answer]
+        told = {
+            each.resource_name: _num_replicas(_values(each), topics.get(each.resource_name, {}))
+            for each in results
+            if not each.error_code
+        }
+        known = {**self._num_replicas, **told}
+        self._num_replicas = {name: known[name] for name in names if known.get(name)}
+
     async def _configs(
         self, asked: int, resource_type: int, names: Collection[str], keys: Sequence[str], timeout_s: float
-    ) -> list[Any]:
-        """What a broker says of these; nothing when it doesn't answer, which others notice and say."""
+    ) -> list[Any] | SourceError:
+        """What a broker says of these, or why it doesn't."""
         resource = DescribeConfigsRequest.DescribeConfigsResource
         request = DescribeConfigsRequest(
             resources=[
@@ -125,8 +165,8 @@ class ThrottlesSource:
         )
         try:
             return list((await self._requests.ask(asked, request, timeout_s=timeout_s)).results)
-        except SourceError:
-            return []
+        except SourceError as error:
+            return error
 
     async def _num_moving(self, asked: int, timeout_s: float) -> int | None:
         request = ListPartitionReassignmentsRequest(timeout_ms=int(timeout_s * 1000), topics=None)
@@ -158,9 +198,8 @@ def _num_replicas(values: Mapping[str, str], partitions: Mapping[int, PartitionS
     return len(entries)
 
 
-def _is_refused(result: Any, resource_type: int) -> bool:
-    error = kafka_errors.for_code(result.error_code)
-    return result.resource_type == resource_type and error in _REFUSALS
+def _is_refused(result: Any) -> bool:
+    return kafka_errors.for_code(result.error_code) is kafka_errors.ClusterAuthorizationFailedError
 
 
 def _refusal(broker_ids: Sequence[str]) -> tuple[str, ...]:

@@ -244,20 +244,27 @@ def test_sentences_as_an_operator_reads_them() -> None:
     throttled = replace(fine, throttles=ReplicationThrottles(bytes_per_s=left, num_moving=0))
     assert first(throttled) == (
         "warning",
-        "Replication is throttled to 10 MiB/s on brokers 1 and 2 (0 replicas named), and nothing moves under "
-        "it: `evenload balance` takes off what a dead balance has left; what somebody else has set, "
-        "kafka-configs.sh takes off.",
+        "Replication is throttled to 10 MiB/s on brokers 1 and 2 (0 replicas of the measured topics named), "
+        "and nothing moves under it: `evenload balance` takes off what a dead balance has left; what "
+        "somebody else has set, kafka-configs.sh takes off.",
     )
     used = ReplicationThrottles(bytes_per_s={1: 1000}, num_replicas={"t": 3}, num_moving=1)
     assert first(replace(fine, throttles=used)) == (
         "notice",
-        "Replication is throttled to 1000 B/s on broker 1 (3 replicas named), and 1 partition is being "
-        "moved.",
+        "Replication is throttled to 1000 B/s on broker 1 (3 replicas of the measured topics named), and "
+        "1 partition is being moved.",
     )
     unknown = ReplicationThrottles(bytes_per_s={1: 1000})
     severity, text = first(replace(fine, throttles=unknown))
     assert severity == "warning"
     assert "whether anything moves isn't known" in text
+    listed = ReplicationThrottles(num_replicas={"t": 3, "u": 2}, num_moving=0)
+    assert first(replace(fine, throttles=listed)) == (
+        "notice",
+        "5 replicas of the measured topics are named for a throttle, and no broker is known to have a rate: "
+        "nothing is held back, but the next rate that is set will hold them too. "
+        "kafka-configs.sh takes the lists off.",
+    )
     nothing = ReplicationThrottles(num_moving=3)
     assert first(replace(fine, throttles=nothing))[0] == "fine"
     assert first(None) == ("notice", "Nothing has been measured yet.")

@@ -68,7 +68,28 @@ def test_a_jar_that_was_fetched_and_is_another_one_is_never_listed(
     assert said == [f"fetching Kafka {jars.KAFKA_VERSION} (about 44 MB, once)"]
 
 
-def test_jars_of_other_versions_are_said_to_be_unchecked_when_they_are_fetched(
+@pytest.mark.parametrize("name", ["maven/org/kafka/more.jar", "more.jar", "../more.jar"])
+def test_a_jar_without_a_known_checksum_does_not_run_as_part_of_a_version_that_has_them(
+    cached: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = jars.cache_folder() / name
+    more.write_bytes(BAD)
+    monkeypatch.setattr(jars, "_fetch", lambda *_, **__: [cached, more])
+    listing = jars.cache_folder() / f"classpath-{jars.KAFKA_VERSION}.json"
+    for _ in range(2):  # what was refused isn't in the cache at the next start
+        with pytest.raises(WrongJarError) as raised:
+            jars.kafka_classpath()
+        assert raised.value.path == more
+        assert raised.value.expected is None
+        assert "is none of the jars that this version is known to need" in str(raised.value)
+        assert not listing.exists()
+
+    listing.write_text(json.dumps({f"maven/{NAME}": len(GOOD), name: len(BAD)}))
+    with pytest.raises(WrongJarError):
+        jars.kafka_classpath()
+
+
+def test_jars_of_other_versions_are_said_to_be_unchecked_at_each_start(
     cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = cached.with_name("other.jar")
@@ -77,10 +98,15 @@ def test_jars_of_other_versions_are_said_to_be_unchecked_when_they_are_fetched(
     said: list[str] = []
     for _ in range(2):
         assert jars.kafka_classpath(said.append, kafka_version="4.1.0") == [cached, other]
-    assert said == [
-        "fetching Kafka 4.1.0 (about 44 MB, once)",
-        "1 of the jars of Kafka 4.1.0 have no known checksum, and are used unchecked",
-    ]
+    unchecked = (
+        "1 of the jars of Kafka 4.1.0 have no known checksum, and run unchecked; "
+        "those of 3.3.2, 3.9.1, 4.3.1 are checked"
+    )
+    assert said == ["fetching Kafka 4.1.0 (about 44 MB, once)", unchecked, unchecked]
+
+    cached.write_bytes(BAD)  # those that every version needs are checked
+    with pytest.raises(WrongJarError):
+        jars.kafka_classpath(kafka_version="4.1.0")
 
 
 def test_all_that_the_tests_run_on_has_a_checksum() -> None:

@@ -13,7 +13,7 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsResponse,
 )
 
-from telemetry_collector.errors import BrokerUnreachableError, CollectorClosedError
+from telemetry_collector.errors import BadAnswerError, BrokerUnreachableError, CollectorClosedError
 from telemetry_collector.observation import ClusterLayout, HeardThrottles
 from telemetry_collector.snapshot import ReplicationThrottles
 from telemetry_collector.sources.source import Question
@@ -23,6 +23,7 @@ from telemetry_collector.testing import FakeRequests, make_snapshot
 LEADER, FOLLOWER = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 CLUSTER_AUTHORIZATION_FAILED = 31
+UNKNOWN_SERVER_ERROR = -1
 
 _Configs = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Configs.DescribeConfigsResourceResult
@@ -37,6 +38,7 @@ class Cluster:
         self.settings: dict[str, dict[str, str]] = {}
         self.moving: dict[str, list[int]] = {}
         self.refusing: set[str] = set()
+        self.failing: set[str] = set()
         self.silent: set[int] = set()
         self.reassignments_error = 0
         self.requests = FakeRequests(self._answer)
@@ -56,10 +58,11 @@ class Cluster:
 
     def _result(self, resource: Any) -> Any:
         name = resource.resource_name
-        refused = name in self.refusing
-        told = {} if refused else self.settings.get(name, {})
+        error = CLUSTER_AUTHORIZATION_FAILED if name in self.refusing else 0
+        error = UNKNOWN_SERVER_ERROR if name in self.failing else error
+        told = {} if error else self.settings.get(name, {})
         return _Configs(
-            error_code=CLUSTER_AUTHORIZATION_FAILED if refused else 0,
+            error_code=error,
             resource_type=resource.resource_type,
             resource_name=name,
             configs=[_Config(name=key, value=told.get(key)) for key in resource.configuration_keys],
@@ -76,6 +79,22 @@ LAYOUT = ClusterLayout(
 def ask(cluster: Cluster, layout: ClusterLayout | None = LAYOUT) -> HeardThrottles:
     source = ThrottlesSource(cluster.requests, rng=random.Random(0))  # type: ignore[arg-type]
     return asyncio.run(source.answer(_question(layout)))
+
+
+class Asking:
+    """Asks the same source again, a minute later each time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._now_s = 0.0
+        self._source = ThrottlesSource(
+            cluster.requests,  # type: ignore[arg-type]
+            rng=random.Random(0),
+            clock=lambda: self._now_s,
+        )
+
+    def again(self, layout: ClusterLayout = LAYOUT, *, after_s: float = 60.0) -> HeardThrottles:
+        self._now_s += after_s
+        return asyncio.run(self._source.answer(_question(layout)))
 
 
 def _question(layout: ClusterLayout | None) -> Question:
@@ -136,13 +155,82 @@ def test_who_may_not_ask_hears_it_in_a_warning(
     assert "it needs DESCRIBE_CONFIGS on the cluster" in heard.warnings[0]
 
 
-def test_a_broker_that_is_silent_has_no_known_rate_and_others_have_theirs() -> None:
+def test_no_answer_from_any_broker_is_an_error_and_not_the_lack_of_throttles() -> None:
+    cluster = Cluster()
+    cluster.silent = {1, 2}
+    with pytest.raises(BrokerUnreachableError):
+        ask(cluster)
+    cluster.silent, cluster.failing = set(), {"1", "2"}
+    with pytest.raises(BadAnswerError, match="can't say"):
+        ask(cluster)
+
+
+@pytest.mark.parametrize("silent", [{1}, {2}])
+def test_a_silent_broker_keeps_the_rate_that_it_told_last(silent: set[int]) -> None:
+    cluster = Cluster()
+    cluster.settings = {"1": {LEADER: "5"}, "2": {LEADER: "7"}, "t": {LEADERS: "0:1"}}
+    cluster.moving = {"t": [0]}
+    asking = Asking(cluster)
+    told = asking.again().throttles
+    assert told == ReplicationThrottles(bytes_per_s={1: 5, 2: 7}, num_replicas={"t": 1}, num_moving=1)
+    cluster.silent = silent
+    assert [asking.again().throttles for _ in range(10)] == [told] * 10  # also what one that answers is asked
+    cluster.silent = set()
+    cluster.settings = {}
+    assert asking.again().throttles == ReplicationThrottles(num_moving=1)
+
+
+def test_after_silence_of_all_what_was_told_last_is_known_and_all_are_asked_again() -> None:
+    cluster = Cluster()
+    cluster.settings = {"1": {LEADER: "5"}}
+    asking = Asking(cluster)
+    asking.again()
+    cluster.silent = {1, 2}
+    with pytest.raises(BrokerUnreachableError):
+        asking.again()
+    cluster.silent = {1}
+    assert asking.again(after_s=0.0).throttles == ReplicationThrottles(bytes_per_s={1: 5}, num_moving=0)
+
+
+def test_a_silent_broker_of_which_nothing_was_told_has_no_known_rate_and_others_have_theirs() -> None:
     cluster = Cluster()
     cluster.settings = {"1": {LEADER: "5"}, "2": {LEADER: "7"}}
     cluster.silent = {2}
     throttles = ask(cluster).throttles
     assert throttles is not None
     assert throttles.bytes_per_s == {1: 5}
+
+
+def test_when_all_that_answer_refuse_nothing_is_known() -> None:
+    cluster = Cluster()
+    cluster.refusing, cluster.silent = {"1"}, {2}
+    heard = ask(cluster)
+    assert heard.throttles is None
+    assert "of broker 1;" in heard.warnings[0]
+
+
+def test_a_refusal_and_a_fault_are_told_apart() -> None:
+    cluster = Cluster()
+    cluster.settings = {"1": {LEADER: "5"}, "2": {LEADER: "7"}, "t": {LEADERS: "0:1"}}
+    asking = Asking(cluster)
+    asking.again()
+    cluster.failing = {"1", "t"}
+    cluster.refusing = {"2"}
+    assert asking.again().throttles == ReplicationThrottles(
+        bytes_per_s={1: 5}, num_replicas={"t": 1}, num_moving=0
+    )
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    cluster = Cluster()
+    cluster.settings = {"1": {LEADER: "5"}, "2": {LEADER: "7"}, "t": {LEADERS: "0:1"}, "u": {LEADERS: "0:1"}}
+    asking = Asking(cluster)
+    asking.again()
+    assert LAYOUT.topics is not None
+    smaller = ClusterLayout(cluster_id="c", racks={2: None}, topics={"u": LAYOUT.topics["u"]})
+    assert asking.again(smaller).throttles == ReplicationThrottles(
+        bytes_per_s={2: 7}, num_replicas={"u": 1}, num_moving=0
+    )
 
 
 def test_what_is_not_told_of_reassignments_is_not_known() -> None:
