@@ -69,12 +69,13 @@ def _make(runtime: JavaRuntime, archive: Path) -> None:
         server = JavaServer("class-listing", folder, dies_with_parent=True)
         broker_port, controller_port = free_ports(2)
         server.write_properties(both_roles_properties(folder, broker_port, controller_port))
-        server.format(runtime, new_cluster_id()).wait(_STEP_TIMEOUT_S)
+        cluster_id = new_cluster_id()
+        server.format(runtime, cluster_id).wait(_STEP_TIMEOUT_S)
         # Java writes it when the server has ended.
         training = replace(runtime, extra_flags=(f"-XX:AOTCacheOutput={archive}",))
         try:
             server.start(training)
-            _wait_until_it_serves(server, broker_port)
+            _wait_until_it_serves(server, broker_port, cluster_id)
             _load_and_read(Connection(bootstrap_servers=f"{HOST}:{broker_port}"))
         finally:
             end_servers([server], grace_s=_STEP_TIMEOUT_S)
@@ -82,9 +83,9 @@ def _make(runtime: JavaRuntime, archive: Path) -> None:
             raise OSError(server.last_error())
 
 
-def _wait_until_it_serves(server: JavaServer, port: int) -> None:
+def _wait_until_it_serves(server: JavaServer, port: int, cluster_id: str) -> None:
     deadline_s = time.monotonic() + _STEP_TIMEOUT_S
-    while not num_brokers_known(HOST, port):
+    while not num_brokers_known(HOST, port, cluster_id):
         if server.process is None or time.monotonic() > deadline_s:
             raise TimeoutError(server.last_error())
         time.sleep(_POLL_S)

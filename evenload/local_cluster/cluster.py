@@ -39,7 +39,7 @@ from .jars import KAFKA_VERSION, is_usable
 from .java import JavaRuntime
 from .process import JavaServer, RunningProcess, end_servers
 from .properties import CONTROLLER_ID
-from .settings import ClusterSettings
+from .settings import ClusterSettings, release_ports
 from .start import java_runtime, start_servers, wait_until_serving
 
 DEFAULT_NUM_BROKERS = 3
@@ -372,6 +372,8 @@ def temporary_cluster(**kwargs: Any) -> Iterator[LocalCluster]:
             yield cluster.start()
         finally:
             cluster.kill()
+            if settings := ClusterSettings.read(cluster.folder):
+                release_ports([settings.controller_port, *settings.port_by_broker.values()])
             shutil.rmtree(home, ignore_errors=True)
 
 

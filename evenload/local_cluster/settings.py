@@ -8,10 +8,11 @@ reads two of its fields, `bootstrap_servers` and `capacity_bytes_by_broker`.
 from __future__ import annotations
 
 import base64
+import itertools
 import random
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +31,7 @@ _LISTENERS = ("listeners", "advertised.listeners", "listener.security.protocol.m
 # Below the range from which the kernel takes ports for outgoing connections (32768 up on Linux): a port
 # in it may be taken by any client while a broker is down.
 _PORTS = range(20_000, 32_000)
+_held: dict[int, socket.socket] = {}
 
 
 class ClusterSettings(BaseModel):
@@ -124,13 +126,45 @@ def _broker_id(server: str) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on the loopback address that nobody listens on, all different."""
-    ports = [port for port in random.SystemRandom().sample(_PORTS, 50 + 4 * count) if is_free(port)]
+    """Ports on the loopback address that nobody listens on, all different.
+
+    Where the system allows that (Linux does), they are held until `release_ports` or the end of this process:
+    nobody else gets them from here before a server listens, which takes it seconds, nor while it is down.
+    Clients would take whoever has got one for that server.
+    """
+    in_random_order = random.SystemRandom().sample(_PORTS, len(_PORTS))
+    ports = list(itertools.islice(filter(_hold, in_random_order), count))
     if len(ports) < count:
+        release_ports(ports)
         raise LocalClusterError(
             f"found {len(ports)} free ports on {HOST} between {_PORTS[0]} and {_PORTS[-1]}"
         )
-    return ports[:count]
+    return ports
+
+
+def release_ports(ports: Iterable[int]) -> None:
+    """Hold ports of `free_ports` no longer."""
+    for port in ports:
+        held = _held.pop(port, None)
+        if held is not None:
+            held.close()
+
+
+def _hold(port: int) -> bool:
+    """Have a port for a server; whether nobody else has it."""
+    holder = socket.socket()
+    try:
+        holder.bind((HOST, port))  # without SO_REUSEADDR: refused where anybody holds it
+    except OSError:
+        holder.close()
+        return False
+    # From here on, whoever sets that too may listen there, as servers do; but not on every system.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_free(port):
+        _held[port] = holder
+    else:
+        holder.close()
+    return True
 
 
 def is_free(port: int) -> bool:

@@ -81,7 +81,7 @@ def wait_until_serving(
     deadline_s = time.monotonic() + timeout_s
     for broker in brokers:
         # Any that dies ends the wait: the others would go on waiting to know it.
-        while num_brokers_known(HOST, settings.port_of(broker.name)) < min_num_known:
+        while num_brokers_known(HOST, settings.port_of(broker.name), settings.cluster_id) < min_num_known:
             for server in (controller, *brokers):
                 if server.process is None:
                     raise BrokerDiedError(server.name, server.last_error(), server.log_path)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from confluent_kafka import TopicPartition
 
-from evenload.local_cluster import LocalCluster
+from evenload.local_cluster import LocalCluster, start
 from evenload.local_cluster import cluster as cluster_module
 from evenload.local_cluster.errors import (
     BrokerDiedError,
@@ -52,6 +52,23 @@ def test_a_port_in_use_is_named_and_nothing_is_started(one_broker: LocalCluster)
     assert one_broker.pids == {}
     one_broker.start()
     assert one_broker.is_running
+
+
+def test_a_broker_of_another_cluster_that_has_got_the_port_meanwhile_is_not_taken_for_ours(
+    one_broker: LocalCluster, make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = make_cluster(num_brokers=1).connection.bootstrap_servers.rpartition(":")[2]
+    made = ClusterSettings.make({1: 1 << 30})
+    settings = made.model_copy(update={"port_by_broker": {1: int(port)}})
+    one_broker.folder.mkdir(parents=True)
+    settings.write(one_broker.folder)
+    # Nobody had it when we looked; and a broker opens its port last of all.
+    monkeypatch.setattr(start, "_require_free_ports", lambda *_: None)
+
+    with pytest.raises(BrokerDiedError, match="Address already in use"):
+        one_broker.start()
+
+    assert one_broker.pids == {}
 
 
 def test_a_stale_pid_that_now_belongs_to_somebody_else_is_never_killed(one_broker: LocalCluster) -> None:
@@ -106,10 +123,12 @@ def test_a_broker_with_another_clusters_data_is_refused_in_its_own_words(one_bro
 def test_a_paused_broker_answers_nothing_until_it_is_resumed(one_broker: LocalCluster) -> None:
     one_broker.start()
     port = int(one_broker.bootstrap_servers.rpartition(":")[2])
-    assert num_brokers_known("127.0.0.1", port) == 1
+    settings = ClusterSettings.read(one_broker.folder)
+    assert settings is not None
+    assert num_brokers_known("127.0.0.1", port, settings.cluster_id) == 1
 
     one_broker.pause_broker(1)
-    assert num_brokers_known("127.0.0.1", port, timeout_s=0.3) == 0
+    assert num_brokers_known("127.0.0.1", port, settings.cluster_id, timeout_s=0.3) == 0
     with pytest.raises(BrokerTimeoutError, match=r"broker-1 runs but did not answer within 0\.1 s"):
         one_broker.wait_until_ready(0.1)
 

@@ -4,11 +4,14 @@ import json
 import os
 import pickle
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from evenload.local_cluster import LocalCluster
+from evenload.local_cluster import settings as settings_module
 from evenload.local_cluster.errors import (
     BrokerDiedError,
     BrokerTimeoutError,
@@ -24,7 +27,7 @@ from evenload.local_cluster.errors import (
 from evenload.local_cluster.jars import kafka_classpath
 from evenload.local_cluster.process import JavaServer
 from evenload.local_cluster.properties import to_text
-from evenload.local_cluster.settings import ClusterSettings, free_ports, is_free
+from evenload.local_cluster.settings import ClusterSettings, free_ports, is_free, release_ports
 
 
 def test_settings_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -101,6 +104,23 @@ def test_a_port_with_a_listener_is_not_free() -> None:
     ports = free_ports(5)
     assert len(set(ports)) == 5
     assert all(is_free(port) for port in ports)
+
+
+def test_ports_are_had_by_one_alone_until_they_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = free_ports(5)
+    monkeypatch.setattr(settings_module, "_PORTS", ports)
+    with pytest.raises(LocalClusterError, match="found 0 free ports"):
+        free_ports(1)
+    elsewhere = "import socket, sys; socket.socket().bind(('127.0.0.1', int(sys.argv[1])))"
+    found = subprocess.run(
+        [sys.executable, "-c", elsewhere, str(ports[0])], check=False, capture_output=True, text=True
+    )
+    assert "Address already in use" in found.stderr
+
+    socket.create_server(("127.0.0.1", ports[0])).close()  # as Java does
+    release_ports(ports)
+    assert sorted(free_ports(5)) == sorted(ports)
+    release_ports(ports)
 
 
 def test_a_pid_file_is_forgotten_only_when_its_process_has_ended(tmp_path: Path) -> None:
