@@ -19,6 +19,9 @@ Invariants, checked in tests/unit/test_levelling_plugins.py:
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -174,7 +177,20 @@ def is_built_in(function: object) -> bool:
     return getattr(function, "__module__", "").startswith("router.")
 
 
-def _offered(group: str) -> dict[str, list[EntryPoint]]:
+def _offered(group: str) -> Mapping[str, Sequence[EntryPoint]]:
+    # A package that is installed or removed changes the folder that it is in.
+    return _offered_by(group, tuple((folder, _changed_at_ns(folder)) for folder in sys.path))
+
+
+def _changed_at_ns(folder: str) -> int:
+    try:
+        return os.stat(folder or os.curdir).st_mtime_ns
+    except OSError:
+        return 0  # there may be none
+
+
+@functools.lru_cache(maxsize=4)  # a file of each installed package is read: tens of milliseconds
+def _offered_by(group: str, _path: tuple[tuple[str, int], ...]) -> Mapping[str, Sequence[EntryPoint]]:
     offered: dict[str, list[EntryPoint]] = {}
     for entry_point in entry_points(group=group):
         offered.setdefault(entry_point.name, []).append(entry_point)

@@ -96,7 +96,7 @@ def problems(
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(problems(copies=2))
 def test_levels_with_two_copies_are_the_lexicographic_optimum(problem: MinMaxProblem) -> None:
     shares = level(problem)
@@ -105,7 +105,7 @@ def test_levels_with_two_copies_are_the_lexicographic_optimum(problem: MinMaxPro
     assert got == pytest.approx(expected, abs=TOLERANCE * max(1.0, problem.gain.max()))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(problems())
 def test_levels_of_mixed_sets_are_the_lexicographic_optimum(problem: MinMaxProblem) -> None:
     shares = level(problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from benchmarks.scale_clusters import REPLICATION, STATES, Size, make_cluster, w
 from benchmarks.scale_decisions import compare_random, compare_with_optimum, time_decision
 from benchmarks.scale_memory import measure_memory
 from benchmarks.scale_report import Result, document, draw, passes, tables
-from benchmarks.scale_simulation import Load, Simulation, simulate
+from benchmarks.scale_simulation import Load, Simulated, Simulation, simulate
 from kafka_plugin.own_bytes import OwnPart
 
 SMALL = Size(num_brokers=20, num_partitions=60, num_all_partitions=300)
@@ -82,9 +83,14 @@ def test_a_whole_snapshot_holds_every_copy() -> None:
     assert copies == REPLICATION * SMALL.num_all_partitions
 
 
+@functools.cache  # takes seconds, and two tests look at the same
+def simulated(state: str) -> Simulated:
+    return simulate(state, SMALL, LOAD, 1)
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_producers_with_delayed_snapshots_level_without_herding(state: str) -> None:
-    found = simulate(state, SMALL, LOAD, 1)
+    found = simulated(state)
     assert found.spreads[-1] < max(found.spread_before, found.best_spread + 0.01)
     assert found.spreads[-1] <= found.undelayed_spreads[-1] + 0.05
     assert max(found.herd_ratios) <= 2.0
@@ -94,7 +100,7 @@ def test_producers_with_delayed_snapshots_level_without_herding(state: str) -> N
 @pytest.mark.parametrize("state", STATES)
 def test_producers_that_know_their_own_rest_level_without_herding(state: str) -> None:
     load = replace(LOAD, is_rest_known=True)
-    known, unknown = simulate(state, SMALL, load, 1), simulate(state, SMALL, LOAD, 1)
+    known, unknown = simulate(state, SMALL, load, 1), simulated(state)
     assert max(known.herd_ratios) <= 2.0
     assert known.spreads[-1] <= unknown.spreads[-1] + 0.01
 

@@ -110,6 +110,16 @@ def test_a_third_partys_function_appears_by_its_entry_point(
     assert names(plugins) == ["night_shift"]
 
 
+def test_a_package_that_is_installed_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    before = WeightedPlugins(SCORE_FUNCTIONS, {"reachability": 1.0})  # type: ignore[var-annotated]
+    assert "late_shift" not in before.known
+    points = "[evenload.score_functions]\nlate_shift = evenload_late_shift:late_shift\n"
+    install(tmp_path, "evenload_late_shift", points, "def late_shift(broker, context): ...\n")
+    later = WeightedPlugins(SCORE_FUNCTIONS, {"late_shift": 1.0})  # type: ignore[var-annotated]
+    assert names(later) == ["late_shift"]
+
+
 def test_a_name_that_two_packages_offer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("evenload_one", "evenload_two"):
         install(tmp_path, name, f"[evenload.goals]\nsame = {name}:goal\n", "def goal(context): ...\n")
