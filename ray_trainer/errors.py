@@ -18,6 +18,7 @@
     ├── CheckpointMismatchError     a good checkpoint, but of another dataset version or plan
     ├── ShardedStateError           state that is spread over ranks can't be kept yet
     ├── RanksDifferError            what is to be kept is not the same on every rank
+    ├── StateUnavailableError       a state_dict() of what is to be kept failed (retriable)
     ├── CheckpointUnreadableError   a rank can't read what rank 0 can
     ├── CheckpointWriteError        checkpoints can't be written any more (retriable)
     ├── NoCheckpointLeftError       a run that has had checkpoints has no valid one any more
@@ -273,6 +274,27 @@ class RanksDifferError(TrainerError):
         self.num_differences = num_differences
 
 
+class StateUnavailableError(TrainerError):
+    """What is to be kept in a checkpoint did not give its state.
+
+    Attributes:
+        name: of the part: model, optimizer, scheduler, or its name in `Session(state=...)`.
+        rank: where.
+        reason: the error that its state_dict() raised.
+    """
+
+    retriable: ClassVar[bool] = True  # it may be memory that another start has
+
+    def __init__(self, name: str, *, rank: int, reason: str) -> None:
+        super().__init__(
+            f"the state of {name} can't be had on rank {rank}: {reason}. A checkpoint needs it: look at its "
+            "state_dict()."
+        )
+        self.name = name
+        self.rank = rank
+        self.reason = reason
+
+
 class CheckpointUnreadableError(TrainerError):
     """A rank can't read the checkpoint that rank 0 chose and read.
 
@@ -295,7 +317,7 @@ class CheckpointUnreadableError(TrainerError):
 
 
 class CheckpointWriteError(TrainerError):
-    """Writing checkpoints failed several times in a row.
+    """Writing checkpoints failed several times in a row, for longer than the storage's patience.
 
     Attributes:
         place: the folder that could not be written last.

@@ -26,6 +26,7 @@ class Wishes:
         preempted: A machine will be taken away: a checkpoint at once.
         poll: Ask Ray about machines that will be taken away.
         report: Tell Ray of the last checkpoint.
+        failed: A checkpoint has ended the run: raise what ended it.
         mean_loss: This rank's part of the mean loss of the step before; None (on all ranks) at the first.
     """
 
@@ -34,6 +35,7 @@ class Wishes:
     preempted: bool = False
     poll: bool = False
     report: bool = False
+    failed: bool = False
     mean_loss: float | None = None
 
 
@@ -46,6 +48,7 @@ class Decision:
     preempted: bool = False
     poll: bool = False
     report: bool = False
+    failed: bool = False
     mean_loss: float | None = None
 
 
@@ -66,7 +69,7 @@ class Agreement:
         """What was wished at the step before. Nothing at the first."""
         if self._pending is None:
             return Decision()
-        checkpoint, stop, preempted, poll, report, mean_loss = self._pending.wait()
+        checkpoint, stop, preempted, poll, report, failed, mean_loss = self._pending.wait()
         self._pending = None
         return Decision(
             checkpoint=checkpoint > 0,
@@ -74,6 +77,7 @@ class Agreement:
             preempted=preempted > 0,
             poll=poll > 0,
             report=report > 0,
+            failed=failed > 0,
             mean_loss=mean_loss if self._has_loss else None,
         )
 

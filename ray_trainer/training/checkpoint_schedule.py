@@ -49,5 +49,9 @@ class CheckpointSchedule:
         self._cost_s = max(cost_s, self._cost_s / 2)
 
     def written(self, *, cost_s: float) -> None:
-        """The last checkpoint took `cost_s` behind the loop, successful or not; any thread."""
+        """The last checkpoint took `cost_s` behind the loop, and counts; any thread.
+
+        One that failed has no say: the longer the storage has kept a checkpoint waiting before it refused it,
+        the later would be the next, though nothing since the last good one is safe.
+        """
         self._write_s = max(cost_s, self._write_s / 2)

@@ -6,9 +6,11 @@ is there, rank 0 writes the index that makes the checkpoint valid. So a valid ch
 complete, whoever is killed when.
 
 A failure to write is told and tried again at the next checkpoint (books that could not be written are kept
-until then); after `FAILURES_MAX` in a row it is raised in the loop. Rank 0 looks whether the run is still
-this attempt's (fence.py) before a checkpoint counts and again before old ones are deleted: once another
-driver has taken the run over, nothing is made valid any more, and the loop is told.
+until then). It ends the run when at least `FAILURES_MAX` in a row have failed and the storage's patience has
+passed since the first of them: three quick ones may all be of one short outage. Rank 0 looks whether the run
+is still this attempt's (fence.py) before a checkpoint counts and again before old ones are deleted: once
+another driver has taken the run over, nothing is made valid any more. What ends the run is decided on rank 0
+and is part of the outcome, so that every rank has the same error.
 
 Read next: session.py, which decides when.
 """
@@ -25,7 +27,7 @@ from typing import Any, Final
 
 import torch
 
-from ray_trainer.errors import CheckpointWriteError, RunTakenOverError, TrainerError
+from ray_trainer.errors import CheckpointWriteError, RunTakenOverError
 from ray_trainer.planning.cursor import KafkaView
 from ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
 from ray_trainer.training.ledger import StepEntry, mark_saved
@@ -46,14 +48,15 @@ class CheckpointJob:
 
     Attributes:
         folder: Where, relative to the run.
-        state: Model, optimizer, scheduler; None but on rank 0.
+        state: Model, optimizer, scheduler; None but on rank 0. An error: they could not be copied, which ends
+            the run on every rank.
         index: All of the index but the files.
         entries: Of the steps since the last job.
         describe_kafka: Called behind the loop, on rank 0: the cursor in Kafka's words.
     """
 
     folder: str
-    state: Mapping[str, Any] | None
+    state: Mapping[str, Any] | Exception | None
     index: CheckpointIndex
     entries: Callable[[], Sequence[StepEntry]]
     describe_kafka: Callable[[], KafkaView]
@@ -64,7 +67,8 @@ class Outcome:
     """What became of a job, the same on every rank.
 
     Attributes:
-        taken_over: Another driver goes on with the run.
+        error: Ends the run: it was taken over, or writing has failed too often for too long, or what is to be
+            kept could not be copied. None: it goes on.
         write_s: How long rank 0 was busy with it, behind the loop.
     """
 
@@ -72,7 +76,7 @@ class Outcome:
     folder: str
     is_saved: bool
     reason: str
-    taken_over: RunTakenOverError | None = None
+    error: Exception | None = None
     write_s: float = 0.0
     group_offset: Mapping[int, int] = field(default_factory=dict)
 
@@ -119,6 +123,7 @@ class CheckpointWriter:
         self._files = RankFiles(storage, attempt=attempt, rank=peers.rank, world_size=peers.world_size)
         self._unwritten: list[Sequence[StepEntry]] = []
         self._failures = 0
+        self._failing_since_s = 0.0
         self._error: BaseException | None = None
         self.last_outcome: Outcome | None = None
         self._thread = threading.Thread(target=self._work, name="checkpoint-writer", daemon=True)
@@ -133,23 +138,24 @@ class CheckpointWriter:
         self._count(1)
         self._jobs.put(job)
 
-    def raise_if_failed(self) -> None:
-        """Raises:
-        CheckpointWriteError: Writing failed several times in a row.
-        RunTakenOverError: Another driver goes on with this run.
-        """
-        if self._error is not None:
-            raise self._error
+    @property
+    def has_failed(self) -> bool:
+        """Something ends the run, as far as this rank knows; the others know it soon."""
+        return self._error is not None
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until all jobs are done.
 
         Raises:
-            CheckpointWriteError: They are not done in time, or failed.
+            CheckpointWriteError: They are not done in time; or writing has failed several times in a row, for
+                longer than the storage's patience.
+            RunTakenOverError: Another driver goes on with this run.
+            ShardedStateError, StateUnavailableError, TypeError: What is to be kept could not be copied.
         """
         if not self._idle.wait(timeout_s):
             raise CheckpointWriteError(self._storage.place(), f"not written within {timeout_s} s")
-        self.raise_if_failed()
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> bool:
         """Stop the thread after what it has to do; does not wait for peers that are gone.
@@ -189,18 +195,20 @@ class CheckpointWriter:
         began_s = time.monotonic()
         try:
             self._write_books(job)
+            if isinstance(job.state, Exception):
+                raise job.state
             if job.state is not None:
                 state = job.state
                 record = self._store.write_file(job.folder, STATE_NAME, lambda sink: _save(state, sink))
                 files = {STATE_NAME: record}
-        except (OSError, RuntimeError, ValueError, TrainerError) as error:
+        except Exception as error:  # noqa: BLE001 -- whatever it is: the others wait for this rank's word
             reason = f"rank {self._peers.rank}: {str(error) or type(error).__name__}"
             logger.warning("checkpoint %s: %s", job.folder, reason)
         all_well = self._peers.all_well_in_background(not reason)
         outcome = None
         if self._peers.rank == 0:
             outcome = self._finish(job, files, reason if not all_well else "", all_well=all_well)
-            outcome = replace(outcome, write_s=time.monotonic() - began_s)
+            outcome = self._judged(replace(outcome, write_s=time.monotonic() - began_s))
         settled = self._peers.broadcast_in_background(outcome)
         assert settled is not None
         return settled
@@ -217,6 +225,8 @@ class CheckpointWriter:
         self, job: CheckpointJob, files: dict[str, FileRecord], reason: str, *, all_well: bool
     ) -> Outcome:
         outcome = Outcome(job.index, job.folder, is_saved=False, reason=reason)
+        if isinstance(job.state, Exception):
+            return replace(outcome, error=job.state)
         if not all_well:
             return replace(outcome, reason=reason or "another rank could not write its part")
         try:
@@ -225,15 +235,15 @@ class CheckpointWriter:
             self._look()
             finished: Checkpoint = self._store.finish(job.folder, job.index.model_copy(update=update))
         except RunTakenOverError as error:
-            return replace(outcome, taken_over=error, reason=f"attempt {error.newer_attempt} took over")
-        except (OSError, TrainerError) as error:
-            return replace(outcome, reason=str(error))
+            return replace(outcome, error=error, reason=f"attempt {error.newer_attempt} took over")
+        except Exception as error:  # noqa: BLE001 -- the others wait for the outcome
+            return replace(outcome, reason=str(error) or type(error).__name__)
         saved = replace(outcome, index=finished.index, is_saved=True, group_offset=view.group_offset)
         try:
             self._clean_up(finished)
         except RunTakenOverError as error:
-            return replace(saved, taken_over=error)
-        except (OSError, TrainerError) as error:  # the new one counts all the same
+            return replace(saved, error=error)
+        except Exception as error:  # noqa: BLE001 -- the new one counts all the same
             logger.warning("old checkpoints of %s stay: %s", self._storage.place(), error)
         return saved
 
@@ -245,18 +255,26 @@ class CheckpointWriter:
         self._look()
         self._store.delete_old(keep=self._keep, since=self._since, spare=self._spare)
 
+    def _judged(self, outcome: Outcome) -> Outcome:
+        """On rank 0: a failure ends the run when it is one too many, and they have lasted too long."""
+        now_s = time.monotonic()
+        if outcome.is_saved:
+            self._failures = 0
+            return outcome
+        if not self._failures:
+            self._failing_since_s = now_s
+        self._failures += 1
+        lasted_s = now_s - self._failing_since_s
+        if outcome.error or self._failures < FAILURES_MAX or lasted_s < self._storage.patience_s:
+            return outcome
+        return replace(
+            outcome, error=CheckpointWriteError(self._storage.place(outcome.folder), outcome.reason)
+        )
+
     def _settle(self, outcome: Outcome) -> None:
         self.last_outcome = outcome
-        self._failures = 0 if outcome.is_saved else self._failures + 1
-        if outcome.taken_over is not None:
-            self._error = outcome.taken_over
-        elif self._failures >= FAILURES_MAX:
-            self._error = self.write_error(outcome)
+        self._error = self._error or outcome.error
         self._on_outcome(outcome)
-
-    def write_error(self, outcome: Outcome) -> TrainerError:
-        """The error that a failed job is, when it matters."""
-        return CheckpointWriteError(self._storage.place(outcome.folder), outcome.reason)
 
 
 def _save(state: Mapping[str, Any], sink: HashingWriter) -> None:

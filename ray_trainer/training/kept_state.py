@@ -20,6 +20,7 @@ import json
 import pickle
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,12 @@ import xxhash
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ray_trainer.errors import CheckpointMismatchError, RanksDifferError, ShardedStateError
+from ray_trainer.errors import (
+    CheckpointMismatchError,
+    RanksDifferError,
+    ShardedStateError,
+    StateUnavailableError,
+)
 from ray_trainer.training.model import detached_copy, unwrap
 from ray_trainer.training.peers import Peers
 
@@ -88,15 +94,20 @@ class KeptState:
             ShardedStateError: Some state is spread over ranks.
             RanksDifferError: A name, shape or dtype is not the same on every rank.
             TypeError: Some state can't be loaded again safely.
+            StateUnavailableError: A state_dict() of some rank failed.
         """
         facts: dict[str, str] = {}
         error: Exception | None = None
         try:
-            facts = self._facts(peers.rank)
-        except (ShardedStateError, TypeError) as caught:  # raised below, on every rank
+            for name, part in self._parts.items():
+                with _errors_that_travel(name, rank=peers.rank):
+                    facts |= _facts_of(name, part, rank=peers.rank)
+        except (ShardedStateError, StateUnavailableError, TypeError) as caught:  # raised below, on every rank
             error = caught
         digest = xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True).encode())
         told = peers.gather((digest, error))
+        if error is not None:
+            raise error  # the own one knows where it comes from
         for _, trouble in told:
             if trouble is not None:
                 raise trouble
@@ -109,12 +120,17 @@ class KeptState:
         Raises:
             ShardedStateError: Some state has become sharded since the session was made.
             TypeError: Some state can't be loaded again safely.
+            StateUnavailableError: A state_dict() failed, or there is no memory for the copy.
         """
-        states = {name: part.state_dict() for name, part in self._parts.items()}
-        for name, state in states.items():
-            for path, tensor in _tensors(name, state):
-                _refuse_sharded(path, tensor, rank=0)
-        copied: dict[str, Any] = detached_copy(states)
+        states: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            with _errors_that_travel(name, rank=0):
+                states[name] = part.state_dict()
+                for path, tensor in _tensors(name, states[name]):
+                    _refuse_sharded(path, tensor, rank=0)
+        with _errors_that_travel(", ".join(states), rank=0):
+            # At once: parts may share tensors, which are told by their address.
+            copied: dict[str, Any] = detached_copy(states)
         return copied
 
     def load(self, saved: Mapping[str, Any], place: str) -> None:
@@ -144,20 +160,38 @@ class KeptState:
                 now = " ".join(str(error).split())[:300]
                 raise CheckpointMismatchError(place, {name: ("as saved", now)}) from error
 
-    def _facts(self, rank: int) -> dict[str, str]:
-        """Where each tensor of the state is -> its shape and dtype."""
-        facts: dict[str, str] = {}
-        for name, part in self._parts.items():
-            facts[name] = "a part"
-            # Before state_dict() is called: of FSDP and ZeRO that is a call that all ranks have to make.
-            for thing in [*part.modules()] if isinstance(part, nn.Module) else [part]:
-                for kind in type(thing).__mro__:
-                    if kind.__module__.startswith(_SHARDED_OBJECTS):
-                        raise ShardedStateError(name, kind=kind.__name__, rank=rank)
-            for path, tensor in _tensors(name, part.state_dict()):
-                _refuse_sharded(path, tensor, rank=rank)
-                facts[path] = _shape_and_dtype(tensor)
-        return facts
+
+def _facts_of(name: str, part: Any, *, rank: int) -> dict[str, str]:
+    """Where each tensor of a part's state is -> its shape and dtype."""
+    facts = {name: "a part"}
+    # Before state_dict() is called: of FSDP and ZeRO that is a call that all ranks have to make.
+    for thing in [*part.modules()] if isinstance(part, nn.Module) else [part]:
+        for kind in type(thing).__mro__:
+            if kind.__module__.startswith(_SHARDED_OBJECTS):
+                raise ShardedStateError(name, kind=kind.__name__, rank=rank)
+    for path, tensor in _tensors(name, part.state_dict()):
+        _refuse_sharded(path, tensor, rank=rank)
+        facts[path] = _shape_and_dtype(tensor)
+    return facts
+
+
+@contextmanager
+def _errors_that_travel(name: str, *, rank: int) -> Iterator[None]:
+    """Make any error of a part's own code one that can be sent to the other ranks.
+
+    One that does not pickle, or that nobody has thought of, would end this rank alone, and the others would
+    wait for it.
+    """
+    try:
+        yield
+    except ShardedStateError:
+        raise
+    except TypeError as error:
+        raise TypeError(str(error)) from error  # without what else it holds
+    except Exception as error:
+        lines = str(error).splitlines()
+        reason = type(error).__name__ + (f": {lines[0]}" if lines else "")
+        raise StateUnavailableError(name, rank=rank, reason=reason) from error
 
 
 def _check_name(name: object) -> None:

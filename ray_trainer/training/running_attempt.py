@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
+from ray_trainer.errors import CheckpointWriteError, ShardedStateError, StateUnavailableError
 from ray_trainer.planning.cursor import kafka_view
 from ray_trainer.training.agreement import Agreement, Decision, Wishes
 from ray_trainer.training.attempt import Beginning, RunPlace
@@ -30,6 +31,9 @@ __all__ = ["RunningAttempt"]
 
 _PREEMPTION_POLL_S: Final = 5.0  # as often as Ray's own watcher looks
 _FLUSH_S: Final = 15.0
+_OUTCOME_S: Final = 60.0  # how long an outcome that some rank knows takes to the others, at most
+_RETRY_MIN_S: Final = 0.1
+_RETRY_MAX_S: Final = 3.0
 
 
 class RunningAttempt:
@@ -104,6 +108,10 @@ class RunningAttempt:
 
         Returns:
             Whether the run stops here.
+
+        Raises:
+            CheckpointWriteError, RunTakenOverError, ShardedStateError, StateUnavailableError, TypeError: Some
+                checkpoint ended the run; on every rank, at the same step.
         """
         self.step = step.number
         self.last_step = (self.number, self.step)
@@ -113,8 +121,9 @@ class RunningAttempt:
         self._samples += num_samples
         self._train_s += now_s - self._mark_s
         self._mark_s = now_s
-        self._writer.raise_if_failed()
         decision = self._agreement.decide()
+        if decision.failed:
+            self._raise_failure()
         self._tell_step(step, decision)
         self._act(decision)
         self._agreement.wish(self._wishes(time.monotonic()))
@@ -125,16 +134,15 @@ class RunningAttempt:
         """Take the last checkpoint, if there was a step since, and wait until it counts.
 
         Raises:
-            CheckpointWriteError: It can't be written.
+            CheckpointWriteError: It can't be written, though it was tried for as long as the storage's
+                patience.
         """
         try:
             self._agreement.decide()
             if self.step > self._taken_step:
                 self._take_checkpoint()
             self._writer.wait()
-            last = self._writer.last_outcome
-            if last is not None and not last.is_saved:
-                raise self._writer.write_error(last)
+            self._retry_last()
             if self._place.peers.broadcast(self._has_unreported):
                 self._report()
             self._link.flush(_FLUSH_S)
@@ -150,6 +158,22 @@ class RunningAttempt:
         if self._group is not None:
             self._group.close()
 
+    def _retry_last(self) -> None:
+        """There is no later checkpoint that would make up for the last one."""
+        wait_s = _RETRY_MIN_S
+        # Every rank has the same outcome, so all take the next one, or none.
+        while (last := self._writer.last_outcome) is not None and not last.is_saved:
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _RETRY_MAX_S)
+            self._take_checkpoint()
+            self._writer.wait()
+
+    def _raise_failure(self) -> NoReturn:
+        """A rank that raised alone would leave the others waiting in the next step's gradients."""
+        self._writer.wait(_OUTCOME_S)
+        place = self._place.storage.place()
+        raise CheckpointWriteError(place, "the thread that writes them failed on another rank")
+
     def _wishes(self, now_s: float) -> Wishes:
         is_first = self._rank == 0
         due = is_first and not (self._writer.is_busy or self._wished_checkpoint)
@@ -158,6 +182,7 @@ class RunningAttempt:
         self._wished_checkpoint |= due
         return Wishes(
             checkpoint=due,
+            failed=self._writer.has_failed,
             stop=self.stop_asked or self._link.stop_asked,
             preempted=self._link.is_preempted,
             poll=is_first and now_s - self._last_poll_s >= _PREEMPTION_POLL_S,
@@ -184,7 +209,14 @@ class RunningAttempt:
     def _take_checkpoint(self) -> None:
         began_s = time.monotonic()
         position, plan, cursor = self._reader.state_dict(), self._reader.plan, self._reader.cursor
-        state = self._kept.copy() if self._rank == 0 else None
+        state: Mapping[str, Any] | Exception | None = None
+        if self._rank == 0:
+            try:
+                state = self._kept.copy()
+            except (ShardedStateError, StateUnavailableError, TypeError) as error:
+                if self._place.peers.world_size == 1:
+                    raise
+                state = error  # the other ranks, which copy nothing, have to hear of it
         job = CheckpointJob(
             folder=f"{self._folder}/{checkpoint_name(self.number, self.step)}",
             state=state,
@@ -230,8 +262,8 @@ class RunningAttempt:
     def _on_outcome(self, outcome: Outcome) -> None:
         """On the writer's thread."""
         index = outcome.index
-        self._schedule.written(cost_s=outcome.write_s)
         if outcome.is_saved:
+            self._schedule.written(cost_s=outcome.write_s)
             self._saved = CheckpointSaved(
                 index.attempt, index.step, index.epoch, index.samples_consumed, outcome.folder
             )

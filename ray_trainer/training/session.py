@@ -91,6 +91,7 @@ class Session:
             be used.
         TypeError: Something to keep has no `state_dict`, or a state that can't be loaded again safely.
         ShardedStateError: Some state is spread over ranks (FSDP, tensor parallelism).
+        StateUnavailableError: A state_dict() failed on some rank.
         RanksDifferError: It has other names, shapes or dtypes on another rank.
         StorageUnwritableError: The run's folder can't be written.
         RunMismatchError: The run exists, with another dataset or plan.
@@ -183,7 +184,7 @@ class Session:
         Raises:
             CheckpointMismatchError: It was taken with another dataset version or plan, or of other names,
                 shapes or dtypes than are to be loaded.
-            ShardedStateError, RanksDifferError: As when the session was made.
+            ShardedStateError, RanksDifferError, StateUnavailableError: As when the session was made.
             CheckpointUnreadableError: Some rank can't read it.
             NoCheckpointLeftError: There were checkpoints, none is valid, and begin_anew is not asked for.
             RunTakenOverError: Another driver goes on with this run.
@@ -295,6 +296,8 @@ class Session:
         Raises:
             CheckpointWriteError: Checkpoints can't be written any more.
             RunTakenOverError: Another driver goes on with this run.
+            ShardedStateError, StateUnavailableError, TypeError: Rank 0's state could not be copied for a
+                checkpoint. (Each of these on every rank, after the same step.)
         """
         step = self._require_open(batch)
         assert self._attempt is not None

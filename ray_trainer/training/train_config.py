@@ -49,7 +49,10 @@ class TrainConfig(BaseModel):
         "start: a command that is repeated with it begins anew each time.",
     )
     storage_patience_s: float = Field(
-        30.0, ge=0, description="Seconds for which the storage is asked again while it answers with errors."
+        30.0,
+        ge=0,
+        description="Seconds for which the storage is asked again while it answers with errors; a run whose "
+        "checkpoints fail goes on for at least so long.",
     )
     cpus_per_worker: int | None = Field(
         None, ge=1, description="Cores a worker computes with; on this machine alone its share by default."

@@ -71,6 +71,52 @@ def test_a_model_sharded_after_the_session_was_made_is_refused_before_the_first_
         assert error["type"] == "ShardedStateError", error
 
 
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("failed")
+    run_on_two(folder, "without_a_state")
+    return folder
+
+
+@pytest.mark.parametrize("rank", range(2))
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lookup", "KeyError: 'step'"),
+        ("unpicklable", "UnpicklableError: mine is out of order"),
+        ("silent", "RuntimeError"),
+    ],
+)
+def test_every_rank_hears_that_the_state_of_one_can_not_be_had(
+    failed: Path, name: str, reason: str, rank: int
+) -> None:
+    for error in errors_of(failed, f"{name}-{rank}"):
+        assert error["type"] == "StateUnavailableError", error
+        assert f"the state of mine can't be had on rank {rank}: {reason}. " in error["text"]
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_a_type_error_of_one_rank_that_does_not_pickle_reaches_every_rank(failed: Path, rank: int) -> None:
+    for error in errors_of(failed, f"type-{rank}"):
+        assert error["type"] == "TypeError", error
+        assert "lock" in error["text"]
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("resume", "the state of mine can't be had on rank 1: KeyError: 'step'. "),
+        ("checkpoint", "the state of mine can't be had on rank 0: UnpicklableError: mine is out of order. "),
+    ],
+)
+def test_a_state_that_can_not_be_had_later_on_one_rank_ends_the_loop_on_all(
+    failed: Path, when: str, said: str
+) -> None:
+    for error in errors_of(failed, when):
+        assert error["type"] == "StateUnavailableError", error
+        assert said in error["text"]
+
+
 def test_a_whole_model_is_trained_and_its_sessions_leave_no_process_group_behind(tmp_path: Path) -> None:
     run_on_two(tmp_path, "groups_left")
     assert [error["text"] for error in errors_of(tmp_path, "trains")] == ["", ""]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +103,75 @@ def refused_before_the_first_step(*, storage: str, logs: str) -> None:
         fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
         write_error(logs, functools.partial(begin, session), name=name)
         session.abandon()
+
+
+class UnpicklableError(Exception):
+    """Holds what can't be sent to another process."""
+
+    def __init__(self) -> None:
+        super().__init__("mine is out of order")
+        self.lock = threading.Lock()
+
+
+class Failing:
+    """Gives no state on one rank, from the time on when it is told to."""
+
+    def __init__(self, rank: int, error: BaseException | None = None) -> None:
+        self.rank = rank
+        self.error = error
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.error is not None and dist.get_rank() == self.rank:
+            raise self.error
+        return {"n": 1}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        del state
+
+
+ERRORS: dict[str, Callable[[], Exception]] = {
+    "lookup": lambda: KeyError("step"),
+    "unpicklable": UnpicklableError,
+    "type": lambda: TypeError(threading.Lock()),
+    "silent": lambda: RuntimeError(),
+}
+
+
+def without_a_state(*, storage: str, logs: str) -> None:
+    """The state of one rank can't be had: as the session is made, at its resume, and at a checkpoint."""
+    for name, make in ERRORS.items():
+        for rank in range(2):
+            write_error(
+                logs, functools.partial(_begin, storage, Failing(rank, make())), name=f"{name}-{rank}"
+            )
+    write_error(logs, functools.partial(_fail_at_resume, storage), name="resume")
+    write_error(logs, functools.partial(_fail_at_a_checkpoint, storage), name="checkpoint")
+
+
+def _begin(storage: str, mine: Any) -> Session:
+    model = prepare_model(_plain())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    options = {"state": {"mine": mine}, "checkpoint_interval_s": 0.0}
+    return Session(model, optimizer, None, _reader(), run="r", storage=storage, **options)
+
+
+def _fail_at_resume(storage: str) -> None:
+    mine = Failing(1)
+    with _begin(storage, mine) as session:
+        mine.error = KeyError("step")
+        session.resume()
+
+
+def _fail_at_a_checkpoint(storage: str) -> None:
+    mine = Failing(0)
+    with _begin(storage, mine) as session:
+        session.resume()
+        for batch in session.steps():
+            for part in session.parts(batch, 8):
+                session.backward(session.model(part["x"]).sum())
+            if session.step == 1:
+                mine.error = UnpicklableError()
+            session.end_step(batch)
 
 
 def trains(*, storage: str, logs: str) -> None:

@@ -434,7 +434,7 @@ def test_storage_that_cannot_be_written_is_refused_before_anything_starts(tmp_pa
         Run(tmp_path / "file").train()
 
 
-def test_failing_writes_are_told_tried_again_and_raised_after_three(
+def test_failing_writes_are_told_tried_again_and_raised_after_three_without_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = True
@@ -446,7 +446,12 @@ def test_failing_writes_are_told_tried_again_and_raised_after_three(
 
     original = CheckpointStore.write_file
     monkeypatch.setattr(CheckpointStore, "write_file", write_file)
-    with caplog.at_level("INFO"), pytest.raises(CheckpointWriteError, match="No space left on device"):
+    context = RunContext(run="toy", storage=tmp_path, storage_patience_s=0.0, checkpoint_interval_s=0.0)
+    with (
+        caplog.at_level("INFO"),
+        entered(context),
+        pytest.raises(CheckpointWriteError, match="No space left on device"),
+    ):
         Run(tmp_path).train()
     assert "checkpoint of step 2 was not written: rank 0: No space left on device" in caplog.messages
 

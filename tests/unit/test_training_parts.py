@@ -345,6 +345,7 @@ EXAMPLES = [
     errors.RanksDifferError(
         rank=1, differences={"model.w": ("[2] float32", "[3] float32")}, num_differences=7
     ),
+    errors.StateUnavailableError("ema", rank=1, reason="KeyError: 'step'"),
     errors.CheckpointUnreadableError("/x", rank=1, host="h", reason="no such file"),
     errors.CheckpointWriteError("/x", "full"),
     errors.RunTakenOverError("r", attempt=1, newer_attempt=2),
