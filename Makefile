@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
-# Tests with brokers often wait for them: three at once keep two cores busy. Those without keep a core busy each.
+# Tests with brokers often wait for them: four at once keep two cores busy. Those without keep a core busy each.
 PYTEST := $(BIN)/python -m pytest -q --dist worksteal -n
 RANDOM_KILLS := tests/fault/test_random_kills.py
 
@@ -24,7 +24,7 @@ test: ## every check and, beside them, every test, against embedded brokers (und
 
 tests: test-tools ## every test, without the checks
 	$(PYTEST) 2 tests/unit tests/property
-	$(PYTEST) 3 tests/integration tests/fault
+	$(PYTEST) 4 tests/integration tests/fault
 
 test-tools: setup ## Chromium and promtool, which tests of the live page and of deploy/ use
 	@tests/get_tools.sh $(VENV)

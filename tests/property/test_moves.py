@@ -130,7 +130,7 @@ def levels(snapshot: ClusterSnapshot, used: dict[int, int], ids: set[int]) -> li
     return [used[broker_id] / (snapshot.brokers[broker_id].capacity_bytes or 1) for broker_id in ids]
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(cordoned(clusters()), budgets, steps)
 def test_every_step_fits_and_the_end_is_never_worse(
     snapshot: ClusterSnapshot, max_bytes: int | None, step_bytes: int

@@ -59,7 +59,7 @@ def route(
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(snapshots(), remaining, st.sampled_from([ROUTER, BOTH]))
 def test_shares_are_shares_for_any_snapshot(
     snapshot: ClusterSnapshot, remaining_bytes: int | None, router: Router
@@ -71,7 +71,7 @@ def test_shares_are_shares_for_any_snapshot(
     assert decided.partition_for(1000) in decided.shares
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(snapshots(), remaining)
 def test_a_partition_without_a_leader_gets_nothing_while_another_has_one(
     snapshot: ClusterSnapshot, remaining_bytes: int | None
@@ -86,7 +86,7 @@ def test_a_partition_without_a_leader_gets_nothing_while_another_has_one(
         assert decided.reason == "no_leader"
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(snapshots(), remaining)
 def test_a_broker_that_is_unreachable_or_too_full_gets_nothing_while_another_can_take_it(
     snapshot: ClusterSnapshot, remaining_bytes: int | None
