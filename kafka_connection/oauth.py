@@ -7,25 +7,27 @@ The idea: `OAuth` is a description, as `Connection` is; `Tokens` gets tokens by 
 read anew whenever a token is needed; a provider is asked once for most of a token's lifetime. Both clients
 ask `Tokens`, so that they behave alike: librdkafka by `oauth_cb`, kafka-python by a token provider.
 
-What a file or a provider says is not trusted: it is bounded, and has to be what a header can carry.
+What a file or a provider says is not trusted: it is bounded, in size and in time, and has to be what a header
+can carry.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import http.client
+import ipaddress
 import json
 import logging
 import math
+import os
 import ssl
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -36,7 +38,6 @@ __all__ = ["OAuth", "Token", "Tokens"]
 
 _log = logging.getLogger(__name__)
 
-_ANSWER_TIMEOUT_S = 10.0
 _ANSWER_MAX_BYTES = 64 << 10
 _LIFETIME_S = 300.0  # of a token that doesn't say until when it counts
 _RENEW_AT = 0.8  # of its lifetime, as librdkafka and the Java client do
@@ -102,10 +103,20 @@ class Tokens:
     Args:
         oauth: Where they come from.
         clock: Seconds since 1970.
+        answer_timeout_s: A provider that hasn't answered whole by then has not answered.
     """
 
-    def __init__(self, oauth: OAuth, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, oauth: OAuth, *, clock: Callable[[], float] = time.time, answer_timeout_s: float = 10.0
+    ) -> None:
+        if oauth.token_url is not None and _is_readable_on_the_way(oauth.token_url):
+            _log.warning(
+                "%s is asked without TLS: whoever sees the connection can read the client secret and the "
+                "tokens; use https://",
+                oauth.token_url,
+            )
         self._oauth = oauth
+        self._answer_timeout_s = answer_timeout_s
         self._clock = clock
         self._lock = threading.Lock()
         self._token: Token | None = None
@@ -165,46 +176,84 @@ class Tokens:
         url = self._oauth.token_url
         assert url is not None
         try:
-            answer = json.loads(self._ask(url))
+            answer = json.loads(_in_own_thread(self._ask(url)))
             text, lasts_s = answer["access_token"], answer.get("expires_in")
-        except urllib.error.HTTPError as error:
-            raise NoCredentialsError("a token", f"{url} answered with status {error.code}") from error
-        except urllib.error.URLError as error:
-            raise NoCredentialsError("a token", f"{url} doesn't answer: {error.reason}") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise NoCredentialsError("a token", f"{url} doesn't answer: {error}") from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             # Without its cause, whose text may quote a token.
             raise NoCredentialsError("a token", f"what {url} answered holds no access_token") from None
         return _checked(text, lasts_s, now_s, origin=url)
 
-    def _ask(self, url: str) -> bytes:
+    async def _ask(self, url: str) -> bytes:
+        # Takes long to load, and most connections have no provider.
+        import aiohttp
+
         oauth = self._oauth
         secret = secret_of(oauth.client_secret, oauth.client_secret_path, "client_secret_path")
         assert secret is not None
         said = {"grant_type": "client_credentials"} | ({"scope": oauth.scope} if oauth.scope else {})
         proof = base64.b64encode(f"{oauth.client_id}:{secret.get_secret_value()}".encode()).decode()
-        request = urllib.request.Request(
-            url,
-            data=urlencode(said).encode(),
-            headers={"Authorization": f"Basic {proof}", "Accept": "application/json"},
-        )
-        context = ssl.create_default_context(cafile=oauth.ca_path)
-        opener = urllib.request.build_opener(_Straight(), urllib.request.HTTPSHandler(context=context))
         try:
-            with opener.open(request, timeout=_ANSWER_TIMEOUT_S) as response:
-                answer: bytes = response.read(_ANSWER_MAX_BYTES)
-        except urllib.error.HTTPError as error:
-            error.close()  # it holds the connection
-            raise
-        return answer
+            async with (
+                asyncio.timeout(self._answer_timeout_s),
+                aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=oauth.ca_path)),
+                    auto_decompress=False,  # what unpacks to gigabytes
+                    trust_env=True,
+                ) as session,
+                session.post(
+                    url,
+                    data=said,
+                    headers={"Authorization": f"Basic {proof}", "Accept": "application/json"},
+                    allow_redirects=False,  # our secret is for the provider alone
+                ) as response,
+            ):
+                if not 200 <= response.status < 300:
+                    raise NoCredentialsError("a token", f"{url} answered with status {response.status}")
+                answer = b""
+                async for part in response.content.iter_any():
+                    answer += part
+                    if len(answer) > _ANSWER_MAX_BYTES:
+                        raise NoCredentialsError(
+                            "a token", f"what {url} answered is longer than {_ANSWER_MAX_BYTES} bytes"
+                        )
+                return answer
+        except TimeoutError as error:
+            reason = f"{url} didn't answer within {self._answer_timeout_s:g} s"
+            raise NoCredentialsError("a token", reason) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoCredentialsError("a token", f"{url} doesn't answer: {_reason(error)}") from error
 
 
-class _Straight(urllib.request.HTTPRedirectHandler):
-    """Follows nowhere: our secret is for the provider alone."""
+def _in_own_thread(asking: Coroutine[Any, Any, bytes]) -> bytes:
+    """Wait for what is asked; whoever waits may be an asyncio loop of its own, which can't run another."""
+    answer: Future[bytes] = Future()
 
-    def redirect_request(self, *_: Any) -> None:
-        """None: a redirection is an error."""
+    def run() -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            answer.set_result(loop.run_until_complete(asking))
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            answer.set_exception(error)
+        finally:
+            loop.close()  # doesn't wait for a name server, as asyncio.run would
+
+    threading.Thread(target=run, name="evenload-token", daemon=True).start()
+    return answer.result()
+
+
+def _reason(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if isinstance(number, int) and number > 0 else str(error)
+
+
+def _is_readable_on_the_way(url: str) -> bool:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.hostname == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return True  # a name
 
 
 def secret_of(given: SecretStr | None, path: Path | None, field: str) -> SecretStr | None:

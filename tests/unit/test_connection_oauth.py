@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import gzip
 import json
 import pickle
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -191,7 +195,7 @@ def test_the_secret_of_a_provider_is_read_from_its_file_for_each_question(
         ((200, b"[" * 50_000, {}), "holds no access_token"),
         ((200, b'{"access_token": "a b"}', {}), "visible ASCII"),
         ((200, b'{"access_token": 7}', {}), "visible ASCII"),
-        ((200, b'{"access_token": "' + b"x" * (1 << 20) + b'"}', {}), "holds no access_token"),
+        ((200, b'{"access_token": "' + b"x" * (1 << 20) + b'"}', {}), "is longer than 65536 bytes"),
     ],
 )
 def test_what_a_provider_answers_is_a_token_or_an_error_in_a_sentence(
@@ -208,6 +212,75 @@ def test_a_provider_that_is_not_there_is_named() -> None:
     oauth = OAuth(token_url="http://127.0.0.1:9/token", client_id="me", client_secret=SecretStr("hush"))
     with pytest.raises(NoCredentialsError, match=r"http://127\.0\.0\.1:9/token doesn't answer: .*refused"):
         Tokens(oauth).latest()
+
+
+@pytest.mark.parametrize("is_body", [False, True], ids=["within its head", "within its body"])
+def test_a_provider_that_sends_a_byte_now_and_then_has_not_answered(is_body: bool) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n" + (b"\r\n" if is_body else b"X-More: ")
+    has_left = threading.Event()
+
+    class Dripping(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            try:
+                self.request.sendall(head)
+                while not is_over.wait(0.01):
+                    self.request.sendall(b" ")
+            except OSError:
+                has_left.set()
+
+    is_over = threading.Event()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Dripping) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/token"
+        oauth = OAuth(token_url=url, client_id="me", client_secret=SecretStr("hush"))
+        waiting = ThreadPoolExecutor(1)
+        try:
+            token = waiting.submit(Tokens(oauth, answer_timeout_s=0.5).latest)
+            with pytest.raises(NoCredentialsError, match=r"/token didn't answer within 0\.5 s"):
+                token.result(60)
+            assert has_left.wait(60)
+        finally:
+            is_over.set()
+            server.shutdown()
+            serving.join()
+            waiting.shutdown()
+
+
+def test_a_provider_can_be_asked_by_who_runs_a_loop(provider: Provider) -> None:
+    provider.gives("token", expires_in=100)
+
+    async def ask() -> str:
+        return text_of(Tokens(provider.oauth))
+
+    assert asyncio.run(ask()) == "token"
+
+
+def test_an_answer_that_is_packed_is_not_unpacked(provider: Provider) -> None:
+    packed = gzip.compress(b'{"access_token": "' + b"x" * (1 << 24) + b'"}')
+    provider.answer = (200, packed, {"Content-Encoding": "gzip"})
+    with pytest.raises(NoCredentialsError, match="holds no access_token"):
+        Tokens(provider.oauth).latest()
+
+
+@pytest.mark.parametrize(
+    ("url", "is_warned"),
+    [
+        ("http://there.example/token", True),
+        ("http://192.0.2.1/token", True),
+        ("http://[2001:db8::1]:80/token", True),
+        ("https://there.example/token", False),
+        ("http://localhost:8080/token", False),
+        ("http://127.1.2.3/token", False),
+        ("http://[::1]/token", False),
+    ],
+)
+def test_a_secret_that_would_travel_without_tls_is_warned_of(
+    url: str, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    Tokens(OAuth(token_url=url, client_id="me", client_secret=SecretStr("hush")))
+    assert (f"{url} is asked without TLS: " in caplog.text) is is_warned
+    assert "hush" not in caplog.text
 
 
 _json = st.recursive(
