@@ -14,8 +14,8 @@ One missed answer makes no broker unreachable, as all producers would leave it a
 lost packet between it and us alone. It takes one of:
 
 - `MISSES_MAX` missed answers in a row,
-- a missed answer, and a second witness: the cluster doesn't list it as alive, or it leads no partition any
-  more though it did when it last answered,
+- a missed answer, and a second witness: the cluster doesn't list it as alive, or has taken from it what it
+  led when it last answered (`_is_deposed`),
 - a missed answer of a broker that has never answered: nothing is known that could be used.
 
 Whatever comes first: a broker that hangs is left three deadlines and two backoffs after it was asked, at the
@@ -32,8 +32,9 @@ only used to say them. Read next: collector.py, which holds the conversations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from telemetry_collector.broker_metrics import BrokerMetrics, MetricsBook
@@ -59,6 +60,8 @@ __all__ = [
 
 MISSES_MAX = 3
 
+_Topics = Mapping[str, Mapping[int, PartitionSnapshot]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLayout:
@@ -73,7 +76,7 @@ class ClusterLayout:
 
     cluster_id: str
     racks: Mapping[int, str | None]
-    topics: Mapping[str, Mapping[int, PartitionSnapshot]] | None
+    topics: _Topics | None
     warnings: tuple[str, ...] = ()
 
 
@@ -157,7 +160,7 @@ class _BrokerRecord:
     num_misses: int = 0  # since its last answer
     missed_since_s: float | None = None
     unreachable_since_s: float | None = None
-    led: bool = False  # some partition, when it last answered
+    topics_then: _Topics = field(default_factory=dict)  # the layout when it last answered
     rack: str | None = None
 
     @property
@@ -189,12 +192,12 @@ class _BrokerRecord:
         if self.missed_since_s is None:
             self.missed_since_s = asked_at_s
 
-    def judge(self, *, is_listed: bool, leads: bool) -> None:
+    def judge(self, *, is_listed: bool, is_deposed: Callable[[], bool]) -> None:
         """Call it unreachable if what was missed so far and what the cluster says are enough for that."""
         if self.missed_since_s is None or self.unreachable_since_s is not None:
             return
-        has_witness = not is_listed or (self.led and not leads)
-        if self.storage is None or has_witness or self.num_misses >= MISSES_MAX:
+        is_enough = self.storage is None or not is_listed or self.num_misses >= MISSES_MAX
+        if is_enough or is_deposed():
             self.unreachable_since_s = self.missed_since_s
             self.ingest.interrupt()  # it may come back with other disks
 
@@ -224,7 +227,6 @@ class Observations:
         self._layout: ClusterLayout | None = None
         self._layout_at_s = 0.0
         self._replica_ids: frozenset[int] = frozenset()
-        self._leader_ids: frozenset[int] = frozenset()
         self._limits = TopicLimits(partition_max_bytes={})
         self._throttles: ReplicationThrottles | None = None
         self._answered_at_s = 0.0
@@ -250,7 +252,6 @@ class Observations:
         else:
             self._layout_at_s = asked_at_s
             self._replica_ids = frozenset(_replica_ids(topics))
-            self._leader_ids = frozenset(_leader_ids(topics))
         self._layout = ClusterLayout(cluster_id=layout.cluster_id, racks=layout.racks, topics=topics)
         self._answered_at_s = asked_at_s
         for broker_id in {*layout.racks, *self._capacities, *self._replica_ids}:
@@ -270,7 +271,8 @@ class Observations:
             return
         record.hear(storage, asked_at_s=asked_at_s)
         record.latency_s = latency_s
-        record.led = broker_id in self._leader_ids
+        assert self._layout is not None, "brokers are known from a layout"
+        record.topics_then = self._layout.topics or {}
 
     def hear_metrics(
         self, source_name: str, broker_id: int, metrics: BrokerMetrics, *, asked_at_s: float
@@ -302,8 +304,10 @@ class Observations:
 
     def _judge(self, broker_id: int) -> None:
         assert self._layout is not None, "brokers are known from a layout"
-        self._brokers[broker_id].judge(
-            is_listed=broker_id in self._layout.racks, leads=broker_id in self._leader_ids
+        record = self._brokers[broker_id]
+        record.judge(
+            is_listed=broker_id in self._layout.racks,
+            is_deposed=partial(_is_deposed, broker_id, record.topics_then, self._layout.topics or {}),
         )
 
     def assemble(self, *, now_s: float, wall_now_s: float) -> Assembled | None:
@@ -379,14 +383,30 @@ class Observations:
             self._metrics.forget(broker_id)
 
 
-def _replica_ids(topics: Mapping[str, Mapping[int, PartitionSnapshot]]) -> Iterable[int]:
+def _replica_ids(topics: _Topics) -> Iterable[int]:
     for partitions in topics.values():
         for placed in partitions.values():
             yield from placed.replica_ids
 
 
-def _leader_ids(topics: Mapping[str, Mapping[int, PartitionSnapshot]]) -> Iterable[int]:
-    for partitions in topics.values():
-        for placed in partitions.values():
-            if placed.leader_id is not None:
-                yield placed.leader_id
+def _is_deposed(broker_id: int, then: _Topics, now: _Topics) -> bool:
+    """Whether the cluster took from a broker what it led then, as it does when it takes it for dead.
+
+    Only some topics may be watched, and others at another time: a broker that leads none of them any more may
+    well lead what nobody watches. So what is not watched now says nothing, nor does a copy that was moved
+    away. And leadership alone is given to others in a balance too; a dead broker is in sync nowhere.
+    """
+    if any(_serves(broker_id, placed) for partitions in now.values() for placed in partitions.values()):
+        return False
+    return any(
+        placed.leader_id == broker_id
+        and (current := now.get(topic, {}).get(partition)) is not None
+        and broker_id in current.replica_ids
+        for topic, partitions in then.items()
+        for partition, placed in partitions.items()
+    )
+
+
+def _serves(broker_id: int, placed: PartitionSnapshot) -> bool:
+    # Without a leader, the last one in sync stays in the list, dead or not.
+    return placed.leader_id is not None and broker_id in (placed.leader_id, *placed.isr_ids)

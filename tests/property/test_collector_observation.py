@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,13 @@ WALL_BEGIN_S = 1e9
 class _Placed(NamedTuple):
     replica_ids: tuple[int, ...]
     leader_id: int | None
+    isr_ids: tuple[int, ...] = ()
+
+    def is_served_by(self, broker_id: int) -> bool:
+        return self.leader_id is not None and broker_id in (self.leader_id, *self.isr_ids)
+
+
+UNWATCHED = _Placed((), None)  # nobody watches the topic any more, or it is gone
 
 
 class _Listed(NamedTuple):
@@ -36,11 +44,16 @@ class _Missed(NamedTuple):
 
 _replicas = st.permutations(BROKERS).map(lambda p: tuple(p[:2]))
 _placed = _replicas.flatmap(
-    lambda replicas: st.builds(_Placed, st.just(replicas), st.none() | st.sampled_from(replicas))
+    lambda replicas: st.builds(
+        _Placed,
+        st.just(replicas),
+        st.none() | st.sampled_from(replicas),
+        st.sampled_from([(), replicas[:1], replicas[1:], replicas]),
+    )
 )
 events = st.lists(
     st.one_of(
-        st.builds(_Listed, st.frozensets(st.sampled_from(BROKERS)), st.none() | _placed),
+        st.builds(_Listed, st.frozensets(st.sampled_from(BROKERS)), st.none() | st.just(UNWATCHED) | _placed),
         st.builds(_Heard, st.sampled_from(BROKERS), st.integers(0, 100)),
         st.builds(_Missed, st.sampled_from(BROKERS)),
     ),
@@ -51,8 +64,9 @@ events = st.lists(
 def _layout(listed: _Listed) -> ClusterLayout:
     topics = None
     if listed.placed is not None:
-        replica_ids, leader_id = listed.placed
-        topics = {"t": {0: PartitionSnapshot(leader_id=leader_id, replica_ids=replica_ids, isr_ids=())}}
+        replica_ids, leader_id, isr_ids = listed.placed
+        placed = PartitionSnapshot(leader_id=leader_id, replica_ids=replica_ids, isr_ids=isr_ids)
+        topics = {} if listed.placed is UNWATCHED else {"t": {0: placed}}
     return ClusterLayout(cluster_id="c", racks=dict.fromkeys(listed.brokers), topics=topics)
 
 
@@ -72,9 +86,9 @@ class _Told:
     led: bool = False
     is_down: bool = False  # as a person would have said at some time since it was heard
 
-    def look(self, *, is_listed: bool, leads: bool) -> None:
+    def look(self, *, is_listed: bool, is_deposed: bool) -> None:
         if self.missed_at_s:
-            has_witness = not is_listed or (self.led and not leads)
+            has_witness = not is_listed or (self.led and is_deposed)
             self.is_down |= self.used_bytes is None or has_witness or len(self.missed_at_s) >= 3
 
 
@@ -87,7 +101,7 @@ def test_a_snapshot_says_of_each_broker_what_was_heard_last_and_how_fresh_that_i
     )
     told: dict[int, _Told] = {}
     alive: frozenset[int] = frozenset()
-    leader_id: int | None = None
+    placed = UNWATCHED
     listed_at_s: float | None = None
     for now_s, event in enumerate(course):
         match event:
@@ -95,7 +109,7 @@ def test_a_snapshot_says_of_each_broker_what_was_heard_last_and_how_fresh_that_i
                 observations.hear_layout(_layout(event), asked_at_s=now_s)
                 alive = event.brokers
                 if event.placed is not None:
-                    leader_id = event.placed.leader_id
+                    placed = event.placed
                 for broker_id in (
                     event.brokers | configured | set(event.placed.replica_ids if event.placed else ())
                 ):
@@ -104,13 +118,14 @@ def test_a_snapshot_says_of_each_broker_what_was_heard_last_and_how_fresh_that_i
             case _Heard(broker_id, used_bytes):
                 observations.hear_storage(broker_id, _storage(used_bytes), asked_at_s=now_s, latency_s=0.1)
                 if broker_id in told:
-                    told[broker_id] = _Told(used_bytes, now_s, led=broker_id == leader_id)
+                    told[broker_id] = _Told(used_bytes, now_s, led=broker_id == placed.leader_id)
             case _Missed(broker_id):
                 is_open = observations.miss(broker_id, asked_at_s=now_s)
                 if broker_id in told:
                     told[broker_id].missed_at_s.append(now_s)
         for broker_id, one in told.items():
-            one.look(is_listed=broker_id in alive, leads=broker_id == leader_id)
+            is_deposed = broker_id in placed.replica_ids and not placed.is_served_by(broker_id)
+            one.look(is_listed=broker_id in alive, is_deposed=is_deposed)
         if isinstance(event, _Missed):
             assert is_open == (event.broker_id in told and not told[event.broker_id].is_down)
 
@@ -162,8 +177,52 @@ def test_a_broker_is_left_after_three_misses_in_a_row_or_one_and_the_clusters_wo
             is_listed, leads = event  # type: ignore[misc]  # the two words are the only strings
             listed = _Listed(frozenset({1, 2} if is_listed else {2}), _Placed((1, 2), 1 if leads else 2))
             observations.hear_layout(_layout(listed), asked_at_s=now_s)
-        told.look(is_listed=is_listed, leads=leads)
+        told.look(is_listed=is_listed, is_deposed=not leads)
         assembled = observations.assemble(now_s=now_s, wall_now_s=now_s)
         assert assembled is not None
         assert assembled.snapshot.brokers[1].is_reachable == (not told.is_down)
         assert assembled.snapshot.brokers[2].is_reachable
+
+
+@pytest.mark.parametrize(
+    ("now", "is_reachable"),
+    [
+        # Broker 1 led partition 0 of t when it last answered, and nobody knows what it leads beside that.
+        pytest.param({"t": _Placed((1, 2), 1, (1, 2))}, True, id="it leads"),
+        pytest.param({"t": _Placed((1, 2), 2, (2,))}, False, id="another leads, and it isn't in sync"),
+        pytest.param({"t": _Placed((1, 2), None, (1,))}, False, id="nobody leads"),
+        pytest.param({"t": _Placed((1, 2), 2, (1, 2))}, True, id="another leads, and it is in sync"),
+        pytest.param({"t": _Placed((2, 3), 2, (2, 3))}, True, id="its copy was moved away"),
+        pytest.param({}, True, id="the topic isn't watched any more"),
+        pytest.param({"u": _Placed((2, 3), 2, (2, 3))}, True, id="another topic is watched"),
+        pytest.param(
+            {"t": _Placed((1, 2), 2, (2,)), "u": _Placed((2, 1), 2, (2, 1))}, True, id="in sync elsewhere"
+        ),
+    ],
+)
+def test_a_missed_answer_is_enough_only_if_the_cluster_took_from_a_broker_what_it_had_led(
+    now: dict[str, _Placed], is_reachable: bool
+) -> None:
+    def layout(topics: dict[str, _Placed]) -> ClusterLayout:
+        return ClusterLayout(
+            cluster_id="c",
+            racks={1: None, 2: None, 3: None},
+            topics={
+                name: {
+                    0: PartitionSnapshot(
+                        leader_id=at.leader_id, replica_ids=at.replica_ids, isr_ids=at.isr_ids
+                    )
+                }
+                for name, at in topics.items()
+            },
+        )
+
+    observations = Observations()
+    observations.hear_layout(layout({"t": _Placed((1, 2), 1, (1, 2))}), asked_at_s=0.0)
+    for broker_id in (1, 2, 3):
+        observations.hear_storage(broker_id, _storage(5), asked_at_s=0.0, latency_s=0.1)
+    observations.hear_layout(layout(now), asked_at_s=1.0)
+    assert observations.miss(1, asked_at_s=1.0) is is_reachable
+    assembled = observations.assemble(now_s=1.0, wall_now_s=1.0)
+    assert assembled is not None
+    assert assembled.snapshot.brokers[1].is_reachable is is_reachable

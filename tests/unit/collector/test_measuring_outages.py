@@ -69,13 +69,23 @@ def test_a_missed_answer_and_the_clusters_word_are_enough(measure: Measure, clus
     assert watched.latest.brokers[2].unreachable_since_s == WALL_BEGIN_S + 10.0
 
 
-def test_a_missed_answer_of_a_broker_that_leads_nothing_any_more_is_enough(
+def test_a_missed_answer_of_a_broker_that_was_deposed_is_enough(
     measure: Measure, cluster: FakeCluster
 ) -> None:
     async def hangs(_: Watched) -> None:
         await asyncio.sleep(6.0)
         cluster.paused.add(2)
-        cluster.snapshot = make_snapshot([100, 200, 300], topics={"t": [(1, 2), (3, 2)], "u": [(3, 1)]})
+        after = make_snapshot([100, 200, 300], topics={"t": [(1, 2), (3, 2)], "u": [(3, 1)]})
+        cluster.snapshot = replace(
+            after,
+            topics={
+                topic: {
+                    number: replace(at, isr_ids=tuple(each for each in at.isr_ids if each != 2))
+                    for number, at in partitions.items()
+                }
+                for topic, partitions in after.topics.items()
+            },
+        )
         await asyncio.sleep(20.0)
 
     watched = measure(cluster.sources(), hangs, topics=["t", "u"])
