@@ -28,6 +28,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -198,12 +199,12 @@ class Tokens:
                 aiohttp.ClientSession(
                     connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=oauth.ca_path)),
                     auto_decompress=False,  # what unpacks to gigabytes
-                    trust_env=True,
                 ) as session,
                 session.post(
                     url,
                     data=said,
                     headers={"Authorization": f"Basic {proof}", "Accept": "application/json"},
+                    proxy=_proxy(url),
                     allow_redirects=False,  # our secret is for the provider alone
                 ) as response,
             ):
@@ -241,8 +242,19 @@ def _in_own_thread(asking: Coroutine[Any, Any, bytes]) -> bytes:
     return answer.result()
 
 
+def _proxy(url: str) -> str | None:
+    """What the environment says (`https_proxy`, `no_proxy`).
+
+    aiohttp would read it too, and a ~/.netrc beside it, whose entry for the host it takes for an error.
+    """
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
+
+
 def _reason(error: Exception) -> str:
-    number = getattr(error, "errno", None)
+    number = None if isinstance(error, ssl.SSLError) else getattr(error, "errno", None)  # its own numbers
     return os.strerror(number).lower() if isinstance(number, int) and number > 0 else str(error)
 
 

@@ -216,7 +216,8 @@ def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate isn't trusted: {error.certificate_error}"[:_SENTENCE_MAX_CHARS]
     if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
+        is_of_tls = isinstance(error.os_error, ssl.SSLError)  # whose numbers aren't the system's
+        number = None if is_of_tls else error.os_error.errno
         return os.strerror(number).lower() if number else str(error.os_error)[:_SENTENCE_MAX_CHARS]
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"

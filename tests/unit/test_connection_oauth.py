@@ -8,6 +8,7 @@ import gzip
 import json
 import pickle
 import socketserver
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -254,6 +255,47 @@ def test_a_provider_can_be_asked_by_who_runs_a_loop(provider: Provider) -> None:
         return text_of(Tokens(provider.oauth))
 
     assert asyncio.run(ask()) == "token"
+
+
+def test_what_this_machine_knows_of_the_providers_host_is_not_used(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.touch(0o600)
+    netrc.write_text("default login somebody password else")
+    monkeypatch.setenv("NETRC", str(netrc))
+    provider.gives("token", expires_in=100)
+    assert text_of(Tokens(provider.oauth)) == "token"
+    assert provider.asked[-1]["proof"] == [f"Basic {base64.b64encode(b'me:hush').decode()}"]
+
+
+def test_a_provider_is_asked_by_the_environments_proxy(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider.gives("token", expires_in=100)
+    monkeypatch.setenv("http_proxy", provider.url.removesuffix("/token"))
+    monkeypatch.setenv("no_proxy", "there.example")
+    elsewhere = provider.oauth.model_copy(update={"token_url": "http://elsewhere.example/token"})
+    assert text_of(Tokens(elsewhere)) == "token"
+    monkeypatch.setenv("no_proxy", "elsewhere.example")
+    with pytest.raises(NoCredentialsError, match="doesn't answer"):
+        Tokens(elsewhere).latest()
+
+
+def test_over_tls_a_provider_has_to_be_one_that_is_trusted(provider: Provider, certificate: Path) -> None:
+    plain = provider.url.replace("http:", "https:")
+    oauth = provider.oauth.model_copy(update={"token_url": plain})
+    with pytest.raises(NoCredentialsError, match=r"doesn't answer: .*SSL"):
+        Tokens(oauth).latest()
+
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(certificate)
+    provider.server.socket = serving.wrap_socket(provider.server.socket, server_side=True)
+    provider.gives("token", expires_in=100)
+    with pytest.raises(NoCredentialsError, match=r"doesn't answer: .*certificate verify failed"):
+        Tokens(oauth).latest()
+    trusting = oauth.model_copy(update={"ca_path": certificate.with_name("ca.pem")})
+    assert text_of(Tokens(trusting)) == "token"
 
 
 def test_an_answer_that_is_packed_is_not_unpacked(provider: Provider) -> None:

@@ -136,6 +136,14 @@ def test_over_tls_a_client_talks_to_nobody_it_can_not_trust(
         assert service.num_requests == 0
 
 
+def test_a_service_that_speaks_no_tls_is_said_to_be_so(wait_until: WaitUntil) -> None:
+    with FakeService(_cluster()) as service:
+        url = service.url.replace("http:", "https:")
+        connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url=url)
+        with RemoteCollector(connection, OFTEN, ["t"], make_sources=_cluster().sources) as collector:
+            wait_until(lambda: "SSL" in _fault(collector))
+
+
 def test_a_token_is_not_sent_to_where_a_redirection_points(wait_until: WaitUntil) -> None:
     with FakeService(_cluster()) as service, _remote(service, collector_token="to-ingest") as collector:
         service.misbehave = FakeService.elsewhere
