@@ -362,15 +362,17 @@ class RunTakenOverError(TrainerError):
     Attributes:
         run: the run's name.
         attempt: our attempt.
-        newer_attempt: theirs.
+        newer_attempt: theirs; the same number, where both began at once.
         where: host and process of the other, where known.
     """
 
     def __init__(self, run: str, *, attempt: int, newer_attempt: int, where: str = "") -> None:
+        order = f"attempt {newer_attempt} began after our attempt {attempt}"
+        if newer_attempt == attempt:
+            order = f"they began at once, both as attempt {attempt}, and the other one goes on"
         super().__init__(
-            f"run {run!r} is being trained by another driver too (attempt {newer_attempt} began after our "
-            f"attempt {attempt}{', ' + where if where else ''}); this one stops, so that they don't mix. Use "
-            "another --run for a second one."
+            f"run {run!r} is being trained by another driver too ({order}{', ' + where if where else ''}); "
+            "this one stops, so that they don't mix. Use another --run for a second one."
         )
         self.where = where
         self.run = run

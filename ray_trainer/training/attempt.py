@@ -120,7 +120,9 @@ def find_beginning(place: RunPlace) -> tuple[Beginning, dict[str, Any]]:
         StorageUnreadableError, StorageUnwritableError: The storage does not answer.
     """
     state = _State()
-    beginning = place.peers.from_rank_zero(lambda: _find(place, state))
+    # On any rank: torchrun counts on each machine by itself, and only where a worker failed.
+    is_restart = any(place.peers.gather(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("0", "")))
+    beginning = place.peers.from_rank_zero(lambda: _find(place, state, is_restart=is_restart))
     checkpoint = beginning.checkpoint
     if checkpoint is None:
         return beginning, {}
@@ -207,20 +209,25 @@ def begin_attempt(place: RunPlace, beginning: Beginning) -> AttemptStarted:
     )
 
 
-def _find(place: RunPlace, state: _State) -> Beginning:
+def _find(place: RunPlace, state: _State, *, is_restart: bool) -> Beginning:
     """On rank 0. The claim comes first: from here on no older attempt deletes what is found."""
     claim = _claim(place)
     storage, store = place.storage, place.store
     starts, _ = read_starts(storage)
-    if _shall_begin_anew(place, starts):
-        return _anew(place, claim)
     since = began_anew_at(starts)
+    # A restart of torchrun runs the same line again, which meant the first start. (Where the run has never
+    # begun anew, that one failed before it could.)
+    is_done = is_restart and since > 0 and place.context.claim is None
+    if _shall_begin_anew(place, starts) and not is_done:
+        return _anew(place, claim)
     search = store.newest_valid(since=since, verify=lambda checkpoint: state.load(store, checkpoint))
     if search.checkpoint is None and (evidence := _evidence(place, starts, since)):
         reasons = [f"{rejected.folder}: {rejected.reason}" for rejected in search.rejected]
         raise NoCheckpointLeftError(storage.place(), evidence=evidence, reasons=reasons)
     passed_over = frozenset(rejected.folder for rejected in search.rejected)
     notes = tuple(_describe(storage, search))
+    if is_done and place.context.begin_anew:
+        notes = ("torchrun has started the workers again: the run goes on, begin_anew or not", *notes)
     return Beginning(claim, search.checkpoint, since=since, passed_over=passed_over, notes=notes)
 
 

@@ -192,6 +192,7 @@ def counted_entries(
     num_samples: int,
 ) -> Iterator[StepEntry]:
     """The entries that count and that can be true; what is wrong with the books is added to `notes`."""
+    unnumbered: list[str] = []  # one note for all: a long run of an earlier version has thousands
     for segment, world_size in segments:
         steps_by_rank = dict.fromkeys(range(world_size), 0)
         for part, entries, error in read_books(storage, segment):
@@ -206,10 +207,7 @@ def counted_entries(
                 others = f", and {len(wrong) - 1} more entries are as wrong" if wrong[1:] else ""
                 notes.append(f"{part.name}: the entry of step {step} {reason}{others}; they don't count")
             if any(entry.number is None for entry in entries):
-                notes.append(
-                    f"{part.name} was written by an earlier version: it says which samples were asked for, "
-                    "and not which were found"
-                )
+                unnumbered.append(part.name)
             yield from (entry for entry, reason in zip(entries, reasons, strict=True) if not reason)
         wanted = segment.until_step - segment.after_step
         odd = {rank: steps for rank, steps in steps_by_rank.items() if steps != wanted}
@@ -219,6 +217,11 @@ def counted_entries(
                 f"attempt {segment.attempt} did the {wanted} steps {segment.after_step + 1} to "
                 f"{segment.until_step} with {world_size} ranks, but the books have {counts}"
             )
+    if unnumbered:
+        notes.append(
+            f"files of the books were written by an earlier version ({len(unnumbered)} of them, the first "
+            f"{unnumbered[0]}): they say which samples were asked for, and not which were found"
+        )
 
 
 def _impossible(entry: StepEntry, num_samples: int) -> str | None:

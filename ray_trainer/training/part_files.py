@@ -6,11 +6,13 @@ times, and a file that has become large is left alone.
 
 A join is safe wherever it is cut off: the larger file is written whole before the first of the smaller ones
 is deleted. So a reader that finds both takes the larger one, and if that can't be read, the smaller ones,
-which are all still there then. Who lists the files just before some are joined looks again.
+which are all still there then. Who lists the files just before some are joined looks again. Where nothing may
+be deleted, files are joined all the same, so that readers have few to open; the smaller ones stay, unread.
 
 Invariants, checked in tests/unit/test_part_files.py:
 1. Killed at any operation of a join, or in the middle of a write, a run's audit stays exact.
-2. The number of files grows with the logarithm of the number of checkpoints.
+2. The number of files that are read grows with the logarithm of the number of checkpoints; so does the number
+   of all files, where they may be deleted.
 
 Read next: ledger.py (what is in them), checkpoint_writer.py (who writes them).
 """
@@ -47,6 +49,7 @@ class RankFiles:
         self._world_size = world_size
         self._levels: list[list[LedgerPart]] = [[]]
         self._leftover: list[LedgerPart] = []
+        self._is_leftover_told = False
 
     def write(self, entries: Sequence[StepEntry]) -> None:
         """Write the entries of consecutive steps as one file; one that failed is written again as it was.
@@ -61,12 +64,12 @@ class RankFiles:
     def join(self) -> None:
         """Make one file of each `JOINED` of a size. What fails is told in the log and done the next time."""
         try:
-            self._delete_leftover()
             for level, parts in enumerate(self._levels):
                 if len(parts) >= JOINED:
                     self._join(level)
         except (OSError, TrainerError, pa.ArrowException) as error:
             logger.warning("books of %s stay in more files than need be: %s", self._storage.place(), error)
+        self._delete_leftover()
 
     def _join(self, level: int) -> None:
         parts = self._levels[level][:JOINED]
@@ -77,14 +80,23 @@ class RankFiles:
             self._levels[level + 1].append(joined)
         del self._levels[level][:JOINED]
         self._leftover += parts
-        self._delete_leftover()
 
     def _delete_leftover(self) -> None:
-        while self._leftover:
-            # An earlier try may have deleted it, and only its answer was lost.
-            with contextlib.suppress(FileNotFoundError):
-                self._storage.delete_file(self._leftover[0].name)
-            del self._leftover[0]
+        """Delete what was joined; the first that can't be deleted ends it until the next time."""
+        try:
+            while self._leftover:
+                # An earlier try may have deleted it, and only its answer was lost.
+                with contextlib.suppress(FileNotFoundError):
+                    self._storage.delete_file(self._leftover[0].name)
+                del self._leftover[0]
+        except OSError as error:
+            if not self._is_leftover_told:  # it may be so at every checkpoint, as nothing may be deleted here
+                self._is_leftover_told = True
+                logger.warning(
+                    "books of %s stay in more files than need be: those joined can't be deleted: %s",
+                    self._storage.place(),
+                    error,
+                )
 
 
 class Page(NamedTuple):

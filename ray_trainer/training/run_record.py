@@ -29,6 +29,7 @@ __all__ = [
     "RunRecord",
     "check_same_run",
     "create_run",
+    "find_run",
     "new_run",
     "read_finished",
     "read_run",
@@ -79,8 +80,10 @@ def create_run(storage: RunStorage, wanted: RunRecord) -> RunRecord:
         StorageUnreadableError, StorageUnwritableError: The storage does not answer.
     """
     try:
-        there = read_run(storage)
-    except (UnknownRunError, RunDamagedError):
+        there = find_run(storage)
+    except RunDamagedError:
+        there = None
+    if there is None:
         created = wanted.model_copy(update={"run_id": _known_id(storage) or wanted.run_id})
         storage.write(_RUN_NAME, created.model_dump_json(indent=1).encode())
         return created
@@ -150,14 +153,27 @@ def new_run(
 
 def read_run(storage: RunStorage) -> RunRecord:
     """Raises:
-    UnknownRunError: There is no run of this name.
+    UnknownRunError: There is no run of this name; names those that there are, so the whole storage is listed.
     RunDamagedError: What is there is not a run's record.
     StorageUnreadableError: The storage does not say.
     """
+    record = find_run(storage)
+    if record is None:
+        raise UnknownRunError(storage.place(), storage.other_runs(_RUN_NAME))
+    return record
+
+
+def find_run(storage: RunStorage) -> RunRecord | None:
+    """The run's record; None: there is no run of this name.
+
+    Raises:
+        RunDamagedError: What is there is not a run's record.
+        StorageUnreadableError: The storage does not say.
+    """
     try:
         return RunRecord.model_validate_json(storage.read(_RUN_NAME))
-    except FileNotFoundError as error:
-        raise UnknownRunError(storage.place(), storage.other_runs(_RUN_NAME)) from error
+    except FileNotFoundError:
+        return None
     except ValidationError as error:
         reason = f"is not a run's record: {error.errors()[0]['msg']}"
         raise RunDamagedError(storage.place(_RUN_NAME), reason) from error

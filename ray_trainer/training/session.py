@@ -84,6 +84,7 @@ class Session:
             copying and writing take a small share of the time (checkpoint_schedule.py).
         keep_checkpoints: How many to keep, at least 2, as the newest may be the one that is damaged; None: 3.
         begin_anew: Begin at step 0 although the run has had checkpoints; they stay, but don't count any more.
+            At a restart of torchrun after a failure a run that has once begun anew goes on instead.
         seed: Of the random state that is set for each step; None: the reader's.
 
     Raises:

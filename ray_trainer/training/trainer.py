@@ -35,7 +35,6 @@ from ray_trainer.errors import (
     InvalidCheckpointError,
     RunMismatchError,
     TrainingFailedError,
-    UnknownRunError,
 )
 from ray_trainer.recipes.registry import find_recipe
 from ray_trainer.training.audit import covered_segments
@@ -49,9 +48,8 @@ from ray_trainer.training.ray_cluster import ClusterFacts, joined_cluster
 from ray_trainer.training.run_names import default_run_name
 from ray_trainer.training.run_record import (
     FinishedRecord,
-    RunRecord,
+    find_run,
     read_finished,
-    read_run,
     write_finished,
 )
 from ray_trainer.training.stop_signal import stop_on_signal
@@ -253,7 +251,12 @@ class _Driver:
             metrics=dict(outcome["metrics"]),
             checkpoints=_finished_checkpoints(storage),
             restarts=restarts,
-            model_path=storage.place(_MODEL_NAME) if storage.exists(_MODEL_NAME) else None,
+            # Of a run that was stopped, what lies there is the model of an earlier finish.
+            model_path=(
+                storage.place(_MODEL_NAME)
+                if not outcome["is_stopped"] and storage.exists(_MODEL_NAME)
+                else None
+            ),
             loss_path=storage.place(CURVE_NAME) if curve else None,
             is_stopped=outcome["is_stopped"],
         )
@@ -269,10 +272,10 @@ class _Driver:
         return result
 
     def _write_curve(self) -> list[LossPoint]:
-        try:
-            segments, _ = covered_segments(self._storage, read_run(self._storage).run_id)
-        except UnknownRunError:  # a loop of one's own, without a session
+        record = find_run(self._storage)
+        if record is None:  # a loop of one's own, without a session
             return []
+        segments, _ = covered_segments(self._storage, record.run_id)
         curve = read_curve(self._storage, [segment for segment, _ in segments])
         write_curve(self._storage, curve)
         return curve
@@ -351,10 +354,7 @@ def _check_same_data(storage: RunStorage, finished: FinishedRecord, config: Trai
     Raises:
         RunMismatchError: The finished run is of another dataset or seed.
     """
-    try:
-        record: RunRecord | None = read_run(storage)
-    except UnknownRunError:  # a loop of one's own, without a session
-        record = None
+    record = find_run(storage)  # there is none of a loop of one's own, without a session
     asked = finished.asked
     trained = record.dataset if record else str(asked.get("dataset", config.dataset))
     # What a loop makes of the configuration is its own: so what was asked for is compared with what is asked.

@@ -204,6 +204,20 @@ def test_the_driver_that_starts_later_goes_on_and_the_one_before_hears_who_it_is
     require_newest(storage, second)
 
 
+def test_of_two_drivers_with_one_number_the_one_that_stops_says_that_they_began_at_once(
+    tmp_path: Path,
+) -> None:
+    storage = RunStorage(tmp_path, "run")
+    mine = claim_run(storage)
+    storage.write(DriverClaim(mine.number, "f" * 16).name, b"{}")
+
+    with pytest.raises(RunTakenOverError) as caught:
+        require_newest(storage, mine)
+
+    assert "they began at once, both as attempt 1, and the other one goes on" in str(caught.value)
+    assert "after our attempt" not in str(caught.value)
+
+
 def test_a_second_group_of_a_driver_makes_the_first_stale_but_not_the_driver(tmp_path: Path) -> None:
     storage = RunStorage(tmp_path, "run")
     driver = claim_run(storage)

@@ -174,6 +174,41 @@ def test_files_that_are_joined_while_an_audit_reads_are_found_again(
     assert len(steps) == JOINED, "each step once"
 
 
+def test_where_nothing_may_be_deleted_files_are_joined_all_the_same_and_nothing_counts_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_allowed = False
+
+    def before(kind: str, path: str) -> None:
+        if kind == "delete" and "rank-" in path and not is_allowed:
+            raise PermissionError("AccessDenied")
+
+    num_checkpoints = JOINED * JOINED
+    with interposed_storage(lambda: before), caplog.at_level(logging.WARNING):
+        train(tmp_path, num_checkpoints)
+        storage = RunStorage(tmp_path, "run")
+        assert audit_is_exact(tmp_path)
+        names = {(p.rank, p.first_step, p.last_step) for p in read_parts(storage, Segment.whole(1))}
+        assert {(rank, 1, num_checkpoints) for rank in range(WORLD_SIZE)} <= names
+        told = [line for line in caplog.messages if "AccessDenied" in line and "books" in line]
+        assert len(told) == WORLD_SIZE  # once for each rank
+        # Whichever of the larger files is damaged, those that it was made of are still there.
+        for name in [p.name for p in read_parts(storage, Segment.whole(1)) if p.first_step != p.last_step]:
+            content = storage.read(name)
+            storage.write(name, content[:100])
+            assert audit_is_exact(tmp_path), name
+            storage.write(name, content)
+
+        files = RankFiles(storage, attempt=1, rank=0, world_size=1)
+        for step in range(101, 101 + JOINED):
+            files.write([entry_of(step, 0)])
+        files.join()
+        assert len(read_parts(storage, Segment(1, 100, 200))) == JOINED + 1
+        is_allowed = True
+        files.join()
+        assert len(read_parts(storage, Segment(1, 100, 200))) == 1
+
+
 @pytest.mark.parametrize("operation", ["read", "write", "delete"])
 def test_a_join_that_fails_is_done_the_next_time(
     tmp_path: Path, operation: str, caplog: pytest.LogCaptureFixture

@@ -373,6 +373,30 @@ def test_a_run_begun_anew_does_not_go_back_to_what_was_before(tmp_path: Path) ->
     assert set(before) <= set(resumed.checkpoint_steps())
 
 
+def test_a_run_begins_anew_at_torchruns_first_start_and_goes_on_at_its_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Run(tmp_path).train(steps=6)
+    # Killed before it had begun the run anew, which is still to be done then.
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    first = Run(tmp_path, begin_anew=True)
+    first.train(steps=2)
+    assert len(first.losses) == 2
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    again = Run(tmp_path, begin_anew=True)
+    with caplog.at_level("INFO"):
+        again.train(steps=2)
+    assert again.session is not None
+    assert again.session.step == 4
+    assert "torchrun has started the workers again: the run goes on, begin_anew or not" in caplog.messages
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    last = Run(tmp_path, begin_anew=True)
+    last.train()
+
+    assert len(last.losses) == 12
+    assert last.audit_is_exact()
+
+
 def test_a_run_that_was_killed_before_its_first_checkpoint_simply_begins(tmp_path: Path) -> None:
     for _ in range(2):
         Run(tmp_path, checkpoint_interval_s=3600.0).train(steps=3)

@@ -301,3 +301,17 @@ def test_a_probe_that_somebody_else_has_deleted_is_well(
 
     monkeypatch.setattr(RunStorage, "delete_file", delete_twice)
     RunStorage(tmp_path, "run").require_writable()
+
+
+def test_a_run_that_begins_does_not_look_at_all_other_runs(tmp_path: Path) -> None:
+    for number in range(3):
+        create_run(RunStorage(tmp_path, f"other{number}"), record_of(f"other{number}"))
+    asked: list[str] = []
+
+    with interposed_storage(lambda: lambda operation, path: asked.append(f"{operation} {path}")):
+        create_run(RunStorage(tmp_path, "run"), record_of("run"))
+
+    assert asked
+    assert not [what for what in asked if not what.split()[1].startswith(f"{tmp_path}/run")]
+    with pytest.raises(UnknownRunError, match="other0"):
+        read_run(RunStorage(tmp_path, "another"))

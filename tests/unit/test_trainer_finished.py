@@ -12,7 +12,7 @@ from ray_trainer.errors import RunMismatchError
 from ray_trainer.training.run_record import FinishedRecord, create_run, new_run, write_finished
 from ray_trainer.training.storage import RunStorage
 from ray_trainer.training.train_config import TrainConfig, TrainResult
-from ray_trainer.training.trainer import train
+from ray_trainer.training.trainer import _Driver, train
 
 RESULT = TrainResult("mine", 3, 1, 10.0, [0.5], {}, [], 0, None, None)
 
@@ -72,3 +72,15 @@ def test_a_loop_without_a_session_is_compared_by_what_was_asked_for(tmp_path: Pa
     assert ask(tmp_path, "digits").was_finished
     with pytest.raises(RunMismatchError, match="dataset is 'digits', asked for 'letters'"):
         ask(tmp_path, "letters")
+
+
+def test_a_run_that_was_stopped_does_not_name_the_model_of_an_earlier_finish(tmp_path: Path) -> None:
+    finish(tmp_path)
+    storage = RunStorage(tmp_path, "mine")
+    storage.write("model/weights", b"of the first epoch")
+    config = TrainConfig(dataset="digits", epochs=2, run="mine", storage=str(tmp_path))
+    driver = _Driver(loop, config, None, storage, print, 2.0)
+    outcome = {"steps": 4, "epochs": 1, "attempt": 2, "samples_per_s": 1.0, "metrics": {}}
+
+    assert driver._result({**outcome, "is_stopped": True}, 0).model_path is None
+    assert driver._result({**outcome, "is_stopped": False}, 0).model_path == storage.place("model")
