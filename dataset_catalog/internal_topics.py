@@ -78,9 +78,10 @@ def latest_records(
         start = admin.offsets(topic, [PARTITION], "log start")[PARTITION]
         stop = admin.offsets(topic, [PARTITION], "last stable")[PARTITION]
     ranges = {PARTITION: OffsetRange(start, stop if stop_offset is None else min(stop, stop_offset))}
-    for message in read_committed(connection, topic, ranges, timeout_s=timeout_s):
-        key, value = message.key() or b"", message.value()
-        latest.put(key, b"" if value and wanted is not None and not wanted(key) else value)
+    for record in read_committed(connection, topic, ranges, timeout_s=timeout_s):
+        if record.problem is None:
+            key, value = record.key or b"", record.value
+            latest.put(key, b"" if value and wanted is not None and not wanted(key) else value)
     return latest
 
 

@@ -7,21 +7,15 @@ are judged stands in verification.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
-
-from confluent_kafka import Message
 
 from dataset_catalog.catalog import check_topic
 from dataset_catalog.committed_reader import OffsetRange, read_committed
 from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.record_header import RECORD_HEADER
 from dataset_catalog.topic_admin import TopicAdmin
 from dataset_catalog.verification import Verification, VerifyReport
 from kafka_connection import Connection
 
 __all__ = ["VerifyReport", "verify"]
-
-_Headers = list[tuple[str, bytes | None]]
 
 
 def verify(
@@ -50,20 +44,10 @@ def verify(
         stops = admin.offsets(manifest.topic, partitions, "last stable")
     ranges = {partition: OffsetRange(starts[partition], stops[partition]) for partition in partitions}
     verification, num_read = Verification(manifest), 0
-    for message in read_committed(connection, manifest.topic, ranges, timeout_s=timeout_s):
-        header = _header(message)
-        partition, offset = cast(int, message.partition()), cast(int, message.offset())
-        num_due = verification.add(partition, offset, header, message.value())
+    for record in read_committed(connection, manifest.topic, ranges, timeout_s=timeout_s):
+        # What can't be read has no value: corrupt where a record is due, and extra elsewhere.
+        num_due = verification.add(record.partition, record.offset, record.stamp, record.value)
         if num_due and progress is not None:
             num_read += num_due
             progress(num_read, manifest.num_samples)
     return verification.report()
-
-
-def _header(message: Message) -> bytes | None:
-    """What a record says of itself; None when it says nothing that can be read."""
-    try:
-        headers = cast("_Headers", message.headers() or [])
-    except Exception:  # noqa: BLE001 - a header whose name is no UTF-8 makes the client raise SystemError
-        return None
-    return next((value for name, value in headers if name == RECORD_HEADER), None)

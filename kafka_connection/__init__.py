@@ -1,4 +1,8 @@
-"""How a cluster is reached: one description (addresses, TLS, SASL), both clients' dialects."""
+"""How a cluster is reached: one description (addresses, TLS, SASL), both clients' dialects.
+
+Topics are read with Fetch requests of our own, which bound what a batch may unpack to: broker_connection.py,
+topic_leaders.py, fetch_messages.py and record_batches.py. They are imported by their full names.
+"""
 
 from __future__ import annotations
 

@@ -8,17 +8,14 @@ believes nothing but that somebody wrote it. What is committed is dataset_catalo
 
 from __future__ import annotations
 
-import time
-
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
 from dataset_catalog.catalog import LOADS_TOPIC
-from dataset_catalog.committed_reader import read_failure
-from dataset_catalog.errors import CatalogUnavailableError, CorruptProgressError
+from dataset_catalog.committed_reader import OffsetRange, read_committed
+from dataset_catalog.errors import CorruptProgressError
+from dataset_catalog.internal_topics import PARTITION
 from dataset_catalog.progress import LoadProgress
 from dataset_catalog.record_keys import parse_key
+from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import Connection
-from kafka_connection.clients import confluent_consumer
 
 
 def newest_sign_of_life(
@@ -27,44 +24,24 @@ def newest_sign_of_life(
     """The progress record of this load that was written last; None if it has none, or was forgotten.
 
     Raises:
+        BrokersUnreachableError: No broker answers.
         CatalogUnavailableError: The topic of loads could not be read within `timeout_s`.
     """
-    consumer = confluent_consumer(
-        connection,
-        isolation_level="read_uncommitted",
-        enable_partition_eof=True,
-        fetch_wait_max_ms=10,
-        fetch_queue_backoff_ms=5,
-    )
-    try:
-        start, _ = consumer.get_watermark_offsets(TopicPartition(LOADS_TOPIC, 0), timeout=timeout_s)
-        consumer.assign([TopicPartition(LOADS_TOPIC, 0, start)])
-        return _newest(consumer, name, version, timeout_s)
-    except KafkaException as error:
-        raise read_failure(LOADS_TOPIC, error.args[0]) from error
-    finally:
-        consumer.close()
-
-
-def _newest(consumer: Consumer, name: str, version: int, timeout_s: float) -> LoadProgress | None:
+    with TopicAdmin(connection, timeout_s=timeout_s) as admin:
+        start = admin.offsets(LOADS_TOPIC, [PARTITION], "log start")[PARTITION]
+        stop = admin.offsets(LOADS_TOPIC, [PARTITION], "log end")[PARTITION]
     newest: LoadProgress | None = None
-    heard_s = time.monotonic()
-    while time.monotonic() - heard_s < timeout_s:
-        for message in consumer.consume(256, 0.1):
-            heard_s = time.monotonic()
-            error = message.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                return newest
-            if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise read_failure(LOADS_TOPIC, error)
-            if error is not None:
-                continue
-            key, value = message.key() or b"", message.value()
-            parsed = parse_key(key)
-            if parsed is None or (parsed.name, parsed.version) != (name, version):
-                continue
-            try:
-                newest = LoadProgress.from_record(key, value) if value is not None else None
-            except CorruptProgressError:
-                continue  # no loader writes such a record, so it is no sign of one
-    raise CatalogUnavailableError(f"reading topic {LOADS_TOPIC!r}", f"no answer for {timeout_s:.0f} s")
+    ranges = {PARTITION: OffsetRange(start, stop)}
+    for record in read_committed(connection, LOADS_TOPIC, ranges, timeout_s=timeout_s, uncommitted_too=True):
+        parsed = parse_key(record.key or b"")
+        if parsed is None or (parsed.name, parsed.version) != (name, version):
+            continue
+        try:
+            newest = (
+                LoadProgress.from_record(record.key or b"", record.value)
+                if record.value is not None
+                else None
+            )
+        except CorruptProgressError:
+            continue  # no loader writes such a record, so it is no sign of one
+    return newest

@@ -17,33 +17,29 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from dataset_catalog.record_header import RECORD_HEADER
-from kafka_connection.refusals import missing_permission
-from ray_trainer.errors import CorruptRecordError, FetchRefusedError, ReadError, RecordsGoneError
-from ray_trainer.fetching.broker_connection import (
+from kafka_connection.broker_connection import (
     CLIENT_ID,
     BrokerConnection,
     BrokerLostError,
     error_name,
 )
-from ray_trainer.fetching.fetch_config import FetchConfig
-from ray_trainer.fetching.fetch_messages import (
+from kafka_connection.fetch_messages import (
+    PASSING_ERRORS,
     FetchAnswer,
     FetchRequestWriter,
     correlation_id_of,
     read_fetch_answer,
 )
+from kafka_connection.record_batches import DamagedBatchError, StoredRecord, take_records
+from kafka_connection.refusals import missing_permission
+from kafka_connection.topic_leaders import BrokerAddress
+from ray_trainer.errors import CorruptRecordError, FetchRefusedError, ReadError, RecordsGoneError
+from ray_trainer.fetching.fetch_config import FetchConfig
 from ray_trainer.fetching.range_fetch import FetchedBlock, RangeFetch, RecordCheck, first_samples_of
 from ray_trainer.fetching.receive_buffers import BufferPool
-from ray_trainer.fetching.record_batches import DamagedBatchError, StoredRecord, take_records
-from ray_trainer.fetching.topic_leaders import BrokerAddress
 
 _HEADER_KEY: Final = RECORD_HEADER.encode()
 _OFFSET_OUT_OF_RANGE: Final = 1
-# Errors that pass: leaders move, brokers start, a follower has not caught up, a disk is replaced. The names
-# are in Kafka's protocol guide, https://kafka.apache.org/protocol#protocol_error_codes
-_PASSING_ERRORS: Final = frozenset(
-    {-1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 56, 70, 71, 72, 74, 75, 76, 78, 100, 103, 106}
-)
 # A batch that fails its CRC is asked for again: what broke may have been on the way and not on the disk.
 _NUM_DAMAGED_MAX: Final = 3
 
@@ -216,7 +212,7 @@ class BrokerLink:
         said = f"broker {self.address.broker_id} says {error_name(error_code)}"
         if permission := missing_permission(error_code, "READ"):
             said = f"{said}; {permission}"
-        if error_code in _PASSING_ERRORS:
+        if error_code in PASSING_ERRORS:
             self._on_trouble([fetch], said)
         elif error_code == _OFFSET_OUT_OF_RANGE:
             fetch.on_done(self._gone(fetch, fetch.next_offset, said))

@@ -34,8 +34,9 @@ from typing import Final, Protocol, Self
 
 from dataset_catalog.manifest import DatasetManifest
 from kafka_connection import Connection
+from kafka_connection.broker_connection import BrokerLostError
+from kafka_connection.topic_leaders import BrokerAddress, TopicLeaders
 from ray_trainer.errors import FetchRefusedError, FetchTimeoutError
-from ray_trainer.fetching.broker_connection import BrokerLostError
 from ray_trainer.fetching.broker_link import BrokerLink
 from ray_trainer.fetching.fetch_config import FetchConfig
 from ray_trainer.fetching.range_fetch import (
@@ -47,7 +48,6 @@ from ray_trainer.fetching.range_fetch import (
     stamp_check,
 )
 from ray_trainer.fetching.receive_buffers import BufferPool
-from ray_trainer.fetching.topic_leaders import BrokerAddress, TopicLeaders
 
 __all__ = ["BlockFetcher", "BlockRange", "ExactRangeFetcher", "FetchConfig", "FetchedBlock", "fetch_all"]
 

@@ -6,23 +6,28 @@ nothing of it, as Arrow and PyTorch reserve far more than they use.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
 import subprocess
 import sys
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import crc32c
 import pyarrow as pa
 import pytest
 import xxhash
+from kafka.protocol.producer import ProduceRequest
 
 from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
 from dataset_catalog.encoding import RECORD_HEADER, encode_samples, record_header
-from dataset_catalog.internal_topics import write_plain
+from dataset_catalog.internal_topics import ensure_internal_topics, write_plain
 from dataset_catalog.manifest import DatasetManifest, PartitionRuns
 from dataset_catalog.parts import DOCUMENT_BYTES_MAX
 from dataset_catalog.testing import (
@@ -33,7 +38,9 @@ from dataset_catalog.testing import (
     write_dataset,
 )
 from kafka_connection import Connection
+from kafka_connection.broker_connection import BrokerConnection
 from kafka_connection.clients import confluent_producer
+from kafka_plugin.balance_log import BALANCE_TOPIC
 
 MEMORY_MAX = 600 << 20
 
@@ -289,3 +296,107 @@ def test_what_a_manifest_claims_of_its_topic_is_not_believed(
     assert run(READ, name, connection.bootstrap_servers).status == 1
     assert run(CLI, "datasets", "verify", name).status == 1
     assert run(CLI, "datasets", "drop", name).status == 0
+
+
+def varint(number: int) -> bytes:
+    left, written = number << 1, bytearray()
+    while left >= 0x80:
+        written.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*written, left])
+
+
+def stored(delta: int, key: bytes, value_bytes: int) -> Iterator[bytes]:
+    """A record of zeros as it lies in a batch, in pieces."""
+    head = b"\0\0" + varint(delta) + varint(len(key)) + key + varint(value_bytes)
+    yield varint(len(head) + value_bytes + 1) + head
+    for at in range(0, value_bytes, 1 << 20):
+        yield bytes(min(1 << 20, value_bytes - at))
+    yield b"\0"  # no headers
+
+
+CODECS = {"gzip": 1, "lz4": 3, "zstd": 4}
+
+
+def packed_batch(codec: str, records: list[tuple[bytes, int]]) -> bytes:
+    """Keys and sizes of records of zeros, as a batch that was packed with one of Kafka's codecs."""
+    pieces = (piece for delta, (key, size) in enumerate(records) for piece in stored(delta, key, size))
+    # Of now: after old ones, the next record begins a segment, and the broker's cleaner unpacks this one.
+    now_ms = int(time.time() * 1000)
+    numbers = (CODECS[codec], len(records) - 1, now_ms, now_ms, -1, -1, -1, len(records))
+    after_crc = struct.pack(">hiqqqhii", *numbers) + packed(codec, pieces)
+    body = struct.pack(">ibI", -1, 2, crc32c.crc32c(after_crc)) + after_crc
+    return struct.pack(">qi", 0, len(body)) + body
+
+
+def packed(codec: str, pieces: Iterator[bytes]) -> bytes:
+    if codec == "lz4":
+        return b"".join(lz4_frame(pieces))
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        for piece in pieces:
+            stream.write(piece)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def lz4_frame(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Blocks of up to 4 MiB that don't depend on each other, as Arrow's do: brokers refuse those."""
+    descriptor = b"\x60\x70"
+    yield b"\x04\x22\x4d\x18" + descriptor + bytes([xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF])
+    while block := b"".join(itertools.islice(pieces, 3)):
+        small = pa.Codec("lz4_raw").compress(block, asbytes=True)
+        yield struct.pack("<I", len(small)) + small
+    yield bytes(4)
+
+
+def append(connection: Connection, topic: str, batches: list[bytes]) -> None:
+    """Write batches as they are, which no producer would make, to partition 0."""
+    config = connection.kafka_python_config()
+    host, port = connection.bootstrap_servers.split(":")
+    with closing(BrokerConnection(host, int(port), config=config, timeout_s=60)) as broker:
+        broker.open()
+        for batch in batches:
+            topics = ProduceRequest.TopicProduceData
+            written = topics(name=topic, partition_data=[topics.PartitionProduceData(index=0, records=batch)])
+            request = ProduceRequest(
+                version=9, transactional_id=None, acks=-1, timeout_ms=60_000, topic_data=[written]
+            )
+            (answered,) = broker.request(request).responses
+            assert [each.error_code for each in answered.partition_responses] == [0]
+
+
+def bombs() -> list[bytes]:
+    """Batches of at most 4 MiB that unpack to about a gigabyte each, and one of many records."""
+    many = [(f"bomb-{number}@1/0".encode(), 1 << 20) for number in range(900)]
+    one = [(b"bomb@1/0", 900 << 20)]
+    crowd = [(b"crowd", 0)] * 100_000
+    kinds = [("gzip", one), ("lz4", many), ("zstd", many), ("zstd", one), ("zstd", crowd)]
+    return [packed_batch(codec, records) for codec, records in kinds]
+
+
+def test_batches_that_unpack_to_gigabytes_fill_no_memory(
+    connection: Connection, run: Callable[..., Ended], tmp_path: Path
+) -> None:
+    catalog = Catalog(connection)
+    catalog.ensure_internal_topics()
+    ensure_internal_topics(connection, timeout_s=60, topics=(BALANCE_TOPIC,))
+    catalog.publish(
+        write_dataset(connection, make_batch(60), topic="tulips-1", name="tulips", num_partitions=1)
+    )
+    catalog.publish(write_dataset(connection, make_batch(60), topic="asters-1", name="asters"))
+    batches = bombs()
+    assert max(map(len, batches)) < 5 << 20
+    for topic in (DATASETS_TOPIC, LOADS_TOPIC, BALANCE_TOPIC, "tulips-1"):
+        append(connection, topic, batches)
+
+    listed = run(CLI, "datasets", "--json")
+    assert {"asters", "tulips"} <= {each["name"] for each in json.loads(listed.out)["datasets"]}
+    assert run(READ, "tulips", connection.bootstrap_servers).out == "60 samples\n"
+    verified = run(CLI, "datasets", "verify", "tulips")
+    assert (verified.status, "extra" in verified.said) == (1, True)
+    assert run(CLI, "datasets", "verify", "asters").status == 0
+    assert run(CLI, "datasets", "drop", "--damaged", "--yes").status == 0
+    assert run(CLI, "balance", "--forget").status == 0
+    csv = tmp_path / "flowers.csv"
+    csv.write_text("n\n" + "1\n" * 20)
+    assert run(CLI, "ingest", "peonies", str(csv)).status == 0

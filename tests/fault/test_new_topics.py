@@ -86,9 +86,7 @@ def test_fifty_fresh_topics_written_at_once_by_a_producer_lose_nothing(connectio
     assert stored == dict.fromkeys(topics, RECORDS_PER_TOPIC)
     for topic in topics[::10]:
         ranges = {partition: OffsetRange(0, end) for partition, end in ends[topic].items()}
-        values = sorted(
-            int(m.value() or b"") for m in read_committed(connection, topic, ranges, timeout_s=60)
-        )
+        values = sorted(int(m.value or b"") for m in read_committed(connection, topic, ranges, timeout_s=60))
         assert values == list(range(RECORDS_PER_TOPIC))
     assert [sum(ends[topic].values()) for topic in topics] == [RECORDS_PER_TOPIC] * NUM_TOPICS
 
@@ -122,9 +120,7 @@ def test_a_transaction_with_a_lost_record_is_done_again(connection: Connection) 
                 for offset in range(run.first_offset, run.end_offset)
             }
             ranges = {p: OffsetRange(0, end) for p, end in _log_ends(admin, topic).items()}
-            there = {
-                (m.partition(), m.offset()) for m in read_committed(connection, topic, ranges, timeout_s=60)
-            }
+            there = {(m.partition, m.offset) for m in read_committed(connection, topic, ranges, timeout_s=60)}
             assert there == listed
             assert len(listed) == RECORDS_PER_TOPIC
     writer.close()

@@ -99,7 +99,7 @@ class Place:
             assert admin.offsets(self.topic, range(NUM_PARTITIONS), "last stable") == ends
         ranges = {partition: OffsetRange(0, end) for partition, end in ends.items()}
         found = read_committed(self.cluster.connection, self.topic, ranges, timeout_s=60)
-        return sorted(message.value() or b"" for message in found)
+        return sorted(message.value or b"" for message in found)
 
 
 def find_coordinator(
@@ -233,7 +233,7 @@ def test_a_record_after_an_abort_is_not_taken_for_one_that_was_stored_unheard(pl
     with TopicAdmin(cluster.connection, timeout_s=60) as topics:
         ends = topics.offsets(topic, [0], "log end")
     (found,) = read_committed(cluster.connection, topic, {0: OffsetRange(0, ends[0])}, timeout_s=60)
-    assert found.value() == b"once"
+    assert found.value == b"once"
 
 
 def test_a_commit_waits_for_a_broker_that_comes_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,5 +187,5 @@ def test_a_balance_moves_replicas_whole_and_takes_its_throttles_off(
     placed = sample_once(connection).topics["skewed"].values()
     assert {broker_id for partition in placed for broker_id in partition.replica_ids} > {1}
     ranges = dict.fromkeys(range(6), OffsetRange(0, 20))
-    found = [message.value() for message in read_committed(connection, "skewed", ranges, timeout_s=60)]
+    found = [message.value for message in read_committed(connection, "skewed", ranges, timeout_s=60)]
     assert sorted(found) == values

@@ -16,7 +16,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from dataset_catalog.catalog import LOADS_TOPIC, Catalog
 from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.encoding import RECORD_HEADER, decode_value, parse_record_header
+from dataset_catalog.encoding import decode_value, parse_record_header
 from dataset_catalog.errors import DatasetExistsError, LoadInProgressError, UnknownDatasetError
 from dataset_catalog.manifest import DatasetManifest
 from dataset_catalog.testing import make_progress
@@ -52,13 +52,11 @@ def samples_in(connection: Connection, manifest: DatasetManifest) -> list[dict[s
     """All samples of a dataset, in written order, as the records' headers say it."""
     ranges = {runs.partition: OffsetRange(0, runs.end_offset) for runs in manifest.partitions}
     found: dict[int, list[dict[str, Any]]] = {}
-    for message in read_committed(connection, manifest.topic, ranges, timeout_s=60):
-        ((key, value),) = message.headers() or []
-        header = parse_record_header(value)
-        assert key == RECORD_HEADER
+    for record in read_committed(connection, manifest.topic, ranges, timeout_s=60):
+        header = parse_record_header(record.stamp)
         assert header is not None
         assert header.first_sample not in found
-        batch = decode_value(message.value(), manifest.arrow_schema, manifest.value_format)
+        batch = decode_value(record.value or b"", manifest.arrow_schema, manifest.value_format)
         found[header.first_sample] = batch.to_pylist()
     return [row for first in sorted(found) for row in found[first]]
 

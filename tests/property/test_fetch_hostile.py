@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from ray_trainer.fetching.fetch_messages import read_fetch_answer
-from ray_trainer.fetching.record_batches import DamagedBatchError, StoredRecord, take_records
+from kafka_connection.fetch_messages import read_fetch_answer
+from kafka_connection.record_batches import DamagedBatchError, StoredRecord, take_records
 
 MIB = 1 << 20
 MEMORY_BYTES_MAX = 300 * MIB

@@ -16,7 +16,7 @@ from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeResponse
 
 from kafka_connection import Connection, OAuth
-from ray_trainer.fetching.broker_connection import BrokerConnection, BrokerLostError, BrokerRefusedError
+from kafka_connection.broker_connection import BrokerConnection, BrokerLostError, BrokerRefusedError
 
 SASL = {
     "security_protocol": "SASL_PLAINTEXT",

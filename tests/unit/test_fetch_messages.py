@@ -7,7 +7,7 @@ import uuid
 import pytest
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 
-from ray_trainer.fetching.fetch_messages import (
+from kafka_connection.fetch_messages import (
     FETCH_VERSION,
     FetchRequestWriter,
     correlation_id_of,
@@ -46,15 +46,19 @@ def partition(**fields: object) -> Partition:
     return Partition(**(defaults | fields))
 
 
-@pytest.mark.parametrize(("offset", "max_bytes"), [(0, 1), (2**40, 2**30)])
-def test_a_request_is_what_kafka_python_encodes(offset: int, max_bytes: int) -> None:
-    writer = FetchRequestWriter(topic_id=TOPIC_ID, client_id="evenload-reader", max_wait_ms=500)
+@pytest.mark.parametrize(
+    ("offset", "max_bytes", "committed_only"), [(0, 1, False), (2**40, 2**30, False), (7, 1, True)]
+)
+def test_a_request_is_what_kafka_python_encodes(offset: int, max_bytes: int, committed_only: bool) -> None:
+    writer = FetchRequestWriter(
+        topic_id=TOPIC_ID, client_id="evenload-reader", max_wait_ms=500, committed_only=committed_only
+    )
     request = FetchRequest(
         replica_id=-1,
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=0x7FFFFFFF,
-        isolation_level=0,
+        isolation_level=int(committed_only),
         session_id=0,
         session_epoch=-1,
         topics=[
@@ -86,15 +90,16 @@ def test_an_answers_records_are_found_whatever_their_size(size: int) -> None:
     frame = answer([partition(records=b"r" * size)])
     assert correlation_id_of(frame) == 77
     read = read_fetch_answer(frame)
-    assert (read.error_code, read.high_watermark, read.log_start_offset) == (0, 1000, 5)
+    assert (read.error_code, read.high_watermark, read.last_stable_offset) == (0, 1000, 990)
     assert bytes(read.records) == b"r" * size
 
 
-def test_aborted_transactions_and_tagged_fields_are_passed_over() -> None:
-    aborted = [Partition.AbortedTransaction(producer_id=n, first_offset=n) for n in range(3)]
+def test_aborted_transactions_are_told_in_order_and_tagged_fields_passed_over() -> None:
+    aborted = [Partition.AbortedTransaction(producer_id=9 - n, first_offset=70 + n) for n in (2, 0, 1)]
     leader = Partition.LeaderIdAndEpoch(leader_id=2, leader_epoch=9)
     read = read_fetch_answer(answer([partition(aborted_transactions=aborted, current_leader=leader)]))
     assert bytes(read.records) == b"records"
+    assert read.aborted == ((70, 9), (71, 8), (72, 7))
 
 
 def test_an_answer_without_records_is_empty() -> None:

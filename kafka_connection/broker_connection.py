@@ -11,7 +11,7 @@ timeouts make a socket non-blocking and MSG_WAITALL useless.
 
 One thread uses a connection at a time; `interrupt` may be called from any thread.
 
-Read next: fetch.py.
+Read next: fetch_messages.py (what is asked), record_batches.py (what arrives).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from ray_trainer.fetching.fetch_messages import FETCH_API_KEY, FETCH_VERSION
+from kafka_connection.fetch_messages import FETCH_API_KEY, FETCH_VERSION
 
 CLIENT_ID: Final = "evenload-reader"
 _FRAME_BYTES_MAX: Final = 256 << 20  # more isn't Kafka talking: a TLS alert read as a length is 336 MiB

@@ -2,8 +2,8 @@
 
 A broker answers with whole record batches (KIP-98, format v2), as they lie in its log: the first one may
 begin before the offset asked for, the last one may be cut off, and transaction markers and aborted records
-are there as well. What is wanted is known exactly, offset by offset, so everything else is passed over, and
-no transaction index is needed.
+are there as well. Trainers know what they want, offset by offset, so `take_records` passes over everything
+else, without a transaction index. Who reads a log as it comes takes batch after batch, with `batches_in`.
 
 kafka-python's parser copies each batch once and each value once more; here values are views into the receive
 buffer, and only a compressed batch is copied.
@@ -14,12 +14,13 @@ Invariants, checked in tests/unit/test_fetch_record_batches.py:
 3. Any bytes whatever, with a right CRC too, are records within the range asked for or a DamagedBatchError, in
    bounded time and memory (tests/property/test_fetch_hostile.py).
 
-Read next: fetch.py, which asks for the bytes.
+Read next: dataset_catalog/committed_reader.py and ray_trainer/fetching/fetch.py, which ask for the bytes.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import crc32c
@@ -28,14 +29,16 @@ import pyarrow as pa
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and max timestamp,
 # producer id and epoch, base sequence, number of records
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
-_PREFIX: Final = struct.Struct(">qi")
+_PREFIX_BYTES: Final = 12  # base offset and length, which the length does not count
 _CRC_START: Final = 21  # the CRC covers all from the attributes on
 # A block's CRC takes 10 us; to let go of the interpreter's lock and get it back can take much longer.
 _KEEP_LOCK: Final = 0
 _CODEC_MASK: Final = 0x07
+_TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-# Far more than a batch of any topic has; without a bound, a few KiB could unpack into all memory there is.
+# A batch of the largest record that a load may write has 90 MiB; without a bound, a few KiB could unpack into
+# all memory there is.
 _UNPACKED_BYTES_MAX: Final = 128 << 20
 _UNPACKED_PIECE_BYTES: Final = 1 << 20
 _SNAPPY_RATIO_MAX: Final = 64  # 64 bytes take three at least
@@ -48,19 +51,50 @@ class StoredRecord(NamedTuple):
 
     Attributes:
         offset: its place in the partition.
+        key: as `value`.
         value: a view into the buffer it was received in; None for a record without a value.
         stamp: the value of the header that was asked for; None where the record has no such header.
     """
 
     offset: int
+    key: memoryview | None
     value: memoryview | None
     stamp: memoryview | None
+
+
+class RecordBatch(NamedTuple):
+    """One batch, whole and with a right CRC; its records may be anything.
+
+    Attributes:
+        base_offset: of its first record, or of one that compaction has taken away.
+        next_offset: one past its last.
+        producer_id: who wrote it; what a transaction is known by.
+        num_records: as it says.
+        packed: its records, packed with the codec that `attributes` names.
+    """
+
+    base_offset: int
+    next_offset: int
+    attributes: int
+    producer_id: int
+    num_records: int
+    packed: memoryview
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is the marker of a transaction's end, and not records."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it is part of a transaction; a marker is, too."""
+        return bool(self.attributes & _TRANSACTIONAL)
 
 
 class DamagedBatchError(ValueError):
     """The bytes are not a record batch of format v2, or not the one that was written.
 
-    Internal: fetch.py says which partition and offset it was.
+    Internal: who fetches says which partition and offset it was.
     """
 
 
@@ -80,41 +114,61 @@ def take_records(
     Raises:
         DamagedBatchError: a batch fails its CRC, is of an older format, or can't be decompressed.
     """
-    position, next_offset = 0, first_offset
-    while next_offset < end_offset and position + _BATCH.size <= len(data):
-        base_offset, length = _PREFIX.unpack_from(data, position)
-        if length < _BATCH.size - _PREFIX.size:  # going on from its end would go back, for ever
+    next_offset = first_offset
+    for batch in batches_in(data):
+        next_offset = batch.next_offset
+        if next_offset > first_offset and not batch.is_control:
+            # So that no more records come out than were asked for, however many are in there.
+            least_offset = max(first_offset, into[-1].offset + 1) if into else first_offset
+            into.extend(records_in(batch, (first_offset, end_offset), header_key, least_offset=least_offset))
+        if next_offset >= end_offset:
+            break
+    return max(next_offset, first_offset)
+
+
+def batches_in(data: memoryview) -> Iterator[RecordBatch]:
+    """The whole batches in what a broker sent; the last may be cut off and is then left out.
+
+    Raises:
+        DamagedBatchError: a batch fails its CRC, or is of an older format.
+    """
+    position = 0
+    while position + _BATCH.size <= len(data):
+        fields = _BATCH.unpack_from(data, position)
+        base_offset, length, magic, crc = fields[0], fields[1], fields[3], fields[4]
+        if length < _BATCH.size - _PREFIX_BYTES:  # going on from its end would go back, for ever
             raise DamagedBatchError(
                 f"the record batch at offset {base_offset} says that it has {length} bytes"
             )
-        end = position + _PREFIX.size + length
+        end = position + _PREFIX_BYTES + length
         if end > len(data):
-            break
-        fields = _BATCH.unpack_from(data, position)
-        magic, crc, attributes, last_delta, num_records = (fields[i] for i in (3, 4, 5, 6, 12))
+            return
         if magic != 2:
             raise DamagedBatchError(f"a record batch is of message format v{magic}; only v2 is read")
         if crc32c.crc32c(data[position + _CRC_START : end], 0, gil_release_mode=_KEEP_LOCK) != crc:
             raise DamagedBatchError(f"the record batch at offset {base_offset} does not match its CRC")
-        if base_offset + last_delta >= first_offset and not attributes & _CONTROL:
-            records = _decompressed(data[position + _BATCH.size : end], attributes & _CODEC_MASK)
-            _take_from_batch(records, num_records, base_offset, (first_offset, end_offset), header_key, into)
-        next_offset = base_offset + last_delta + 1
+        packed = data[position + _BATCH.size : end]
+        yield RecordBatch(base_offset, base_offset + fields[6] + 1, fields[5], fields[9], fields[12], packed)
         position = end
-    return max(next_offset, first_offset)
 
 
-def _take_from_batch(
-    data: memoryview,
-    num_records: int,
-    base_offset: int,
-    wanted: tuple[int, int],
-    header_key: bytes,
-    into: list[StoredRecord],
-) -> None:
-    position, last_offset = 0, into[-1].offset if into else wanted[0] - 1
+def records_in(
+    batch: RecordBatch, wanted: tuple[int, int], header_key: bytes, *, least_offset: int
+) -> Iterator[StoredRecord]:
+    """The records of a batch that are wanted, one by one: unpacked, they may be millions.
+
+    Args:
+        wanted: offsets from the first up to, not including, the second.
+        header_key: the header whose value becomes `stamp`.
+        least_offset: a wanted record below it is one that was there already.
+
+    Raises:
+        DamagedBatchError: it can't be unpacked within bounds, or what it holds aren't records.
+    """
+    data = _decompressed(batch.packed, batch.attributes & _CODEC_MASK)
+    position, base_offset = 0, batch.base_offset
     try:
-        for _ in range(num_records):
+        for _ in range(batch.num_records):
             length, position = _varint(data, position)
             next_position = position + length
             if length < 0 or next_position > len(data):
@@ -125,13 +179,12 @@ def _take_from_batch(
             if offset >= wanted[1]:
                 return
             if offset >= wanted[0]:
-                # So that no more records come out than were asked for, however many are in there.
-                if offset <= last_offset:
+                if offset < least_offset:
                     raise DamagedBatchError(
                         f"the record batch at offset {base_offset} repeats offset {offset}"
                     )
-                last_offset = offset
-                into.append(_record(data, position, next_position, offset, header_key))
+                least_offset = offset + 1
+                yield _record(data, position, next_position, offset, header_key)
             position = next_position
     except IndexError:
         raise DamagedBatchError(f"a record in the batch at offset {base_offset} is cut off") from None
@@ -141,18 +194,18 @@ def _record(data: memoryview, position: int, end: int, offset: int, header_key: 
     """Raises:
     IndexError: what it says of its fields goes beyond its end.
     """
-    _, position = _bytes(data, position)  # the key
+    key, position = _bytes(data, position)
     value, position = _bytes(data, position)
     num_headers, position = _varint(data, position)
     stamp = None
     for _ in range(num_headers):
-        key, position = _bytes(data, position)
+        name, position = _bytes(data, position)
         header, position = _bytes(data, position)
-        if key is not None and key == header_key:
+        if name is not None and name == header_key:
             stamp = header
     if num_headers < 0 or position > end:
         raise IndexError
-    return StoredRecord(offset, value, stamp)
+    return StoredRecord(offset, key, value, stamp)
 
 
 def _bytes(data: memoryview, position: int) -> tuple[memoryview | None, int]:
@@ -199,13 +252,14 @@ def _decompressed(data: memoryview, codec: int) -> memoryview:
         raise DamagedBatchError(f"a record batch compressed with {name} can't be decompressed") from error
 
 
-def _read_all(stream: pa.CompressedInputStream) -> bytes:
-    pieces, size = [], 0
+def _read_all(stream: pa.CompressedInputStream) -> bytes | bytearray:
+    unpacked: bytes | bytearray = stream.read(_UNPACKED_PIECE_BYTES)
     while piece := stream.read(_UNPACKED_PIECE_BYTES):
-        size += len(piece)
-        _require_bounded(size)
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        _require_bounded(len(unpacked) + len(piece))
+        if isinstance(unpacked, bytes):  # pieces that are joined at the end would take twice the memory
+            unpacked = bytearray(unpacked)
+        unpacked += piece
+    return unpacked
 
 
 def _require_bounded(size: int) -> None:

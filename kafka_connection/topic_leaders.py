@@ -3,8 +3,6 @@
 Leaders move when brokers die, restart or are levelled, so this is a cache that is refreshed when a broker
 turns out not to lead; the topic's id must stay what it was, because under another id the same offsets hold
 other data. Any thread may ask; one thread refreshes.
-
-Read next: fetch.py.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from kafka.protocol.metadata import MetadataRequest
 
-from ray_trainer.fetching.broker_connection import BrokerConnection, BrokerLostError
+from kafka_connection.broker_connection import BrokerConnection, BrokerLostError
 
 _METADATA_VERSION: Final = 12
 
@@ -29,7 +27,7 @@ class BrokerAddress(NamedTuple):
 
 
 class TopicReplacedError(Exception):
-    """The topic's name now belongs to another topic. Internal: fetch.py says it to the reader."""
+    """The topic's name now belongs to another topic. Internal: who reads says it."""
 
 
 class TopicLeaders:
@@ -37,15 +35,15 @@ class TopicLeaders:
 
     Args:
         config: the cluster's description in kafka-python's words.
-        topic_id: what the topic's id has to be.
+        topic_id: what the topic's id has to be; None: what it is at first.
         timeout_s: how long to wait for one broker, in seconds.
     """
 
     def __init__(
-        self, topic: str, topic_id: uuid.UUID, *, config: Mapping[str, Any], timeout_s: float
+        self, topic: str, topic_id: uuid.UUID | None, *, config: Mapping[str, Any], timeout_s: float
     ) -> None:
         self._topic = topic
-        self._topic_id = topic_id
+        self.topic_id = topic_id
         self._config = config
         self._timeout_s = timeout_s
         self._leaders: Mapping[int, BrokerAddress] = {}
@@ -102,9 +100,10 @@ class TopicLeaders:
         finally:
             connection.close()
         topic = answer.topics[0]
-        if topic.topic_id not in (None, self._topic_id):
+        self.topic_id = self.topic_id or topic.topic_id
+        if topic.topic_id not in (None, self.topic_id):
             raise TopicReplacedError(
-                f"topic {self._topic!r} was deleted and made again: its id was {self._topic_id}, "
+                f"topic {self._topic!r} was deleted and made again: its id was {self.topic_id}, "
                 f"and is {topic.topic_id} now"
             )
         brokers = {b.node_id: BrokerAddress(b.node_id, b.host, b.port) for b in answer.brokers}

@@ -24,15 +24,19 @@ from typing import Final, NamedTuple
 FETCH_API_KEY: Final = 1
 FETCH_VERSION: Final = 13
 
+# Errors that pass: leaders move, brokers start, a follower has not caught up, a disk is replaced. The names
+# are in Kafka's protocol guide, https://kafka.apache.org/protocol#protocol_error_codes
+PASSING_ERRORS: Final = frozenset(
+    {-1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 56, 70, 71, 72, 74, 75, 76, 78, 100, 103, 106}
+)
+
 _HEADER: Final = struct.Struct(">hhi")
 _BEFORE_TOPIC: Final = struct.Struct(">iiiibii")
 _PARTITION: Final = struct.Struct(">iiqiqi")
 _ANSWER: Final = struct.Struct(">ihi")
 _PARTITION_ANSWER: Final = struct.Struct(">ihqqq")
+_ABORTED: Final = struct.Struct(">qq")
 
-# Aborted and unfinished records are not asked to be left out: the manifest lists committed offsets only,
-# and reading stops at the last stable offset otherwise, which someone else's open transaction holds back.
-_READ_UNCOMMITTED: Final = 0
 _CONSUMER: Final = -1
 _NO_SESSION: Final = (0, -1)
 _VARINT_SHIFT_MAX: Final = 28
@@ -45,25 +49,35 @@ class FetchAnswer(NamedTuple):
     Attributes:
         error_code: 0, or one of Kafka's.
         high_watermark: one past the last offset that consumers may read; -1 where unknown.
-        log_start_offset: the first offset that there is; -1 where unknown.
+        last_stable_offset: the same of those who read only what is committed.
         records: record batches, a view into the received bytes.
+        aborted: of aborted transactions that have records among these, first offset and producer id, by first
+            offset. Brokers tell only those who ask for committed records.
     """
 
     error_code: int
     high_watermark: int
-    log_start_offset: int
+    last_stable_offset: int
     records: memoryview
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 class FetchRequestWriter:
-    """Writes requests for one topic; only four numbers differ between them."""
+    """Writes requests for one topic; only four numbers differ between them.
 
-    def __init__(self, *, topic_id: uuid.UUID, client_id: str, max_wait_ms: int) -> None:
+    Args:
+        committed_only: read up to the last stable offset, which anybody's open transaction holds back, and be
+            told which transactions were aborted; their records come all the same.
+    """
+
+    def __init__(
+        self, *, topic_id: uuid.UUID, client_id: str, max_wait_ms: int, committed_only: bool = False
+    ) -> None:
         name = client_id.encode()
         self._client = struct.pack(">h", len(name)) + name + b"\x00"
         self._before = (
             _BEFORE_TOPIC.pack(
-                _CONSUMER, max_wait_ms, 1, _RESPONSE_BYTES_MAX, _READ_UNCOMMITTED, *_NO_SESSION
+                _CONSUMER, max_wait_ms, 1, _RESPONSE_BYTES_MAX, int(committed_only), *_NO_SESSION
             )
             + b"\x02"  # one topic (lengths are one more than what they count)
             + topic_id.bytes
@@ -107,15 +121,18 @@ def read_fetch_answer(frame: memoryview) -> FetchAnswer:
         num_partitions, position = _count(frame, position + 16)
         if num_partitions != 1:
             raise ValueError(f"an answer for one partition tells about {num_partitions}")
-        _, error_code, high_watermark, _, log_start = _PARTITION_ANSWER.unpack_from(frame, position)
+        _, error_code, high_watermark, last_stable, _ = _PARTITION_ANSWER.unpack_from(frame, position)
         num_aborted, position = _count(frame, position + _PARTITION_ANSWER.size)
+        aborted = []
         for _ in range(num_aborted):
-            position = _skip_tagged_fields(frame, position + 16)
+            producer_id, first_offset = _ABORTED.unpack_from(frame, position)
+            aborted.append((first_offset, producer_id))
+            position = _skip_tagged_fields(frame, position + _ABORTED.size)
         size, position = _count(frame, position + 4)  # after the preferred replica
         records = frame[position : position + max(size, 0)]
         if len(records) < size:
             raise ValueError("a fetch answer is cut off")
-        return FetchAnswer(error_code, high_watermark, log_start, records)
+        return FetchAnswer(error_code, high_watermark, last_stable, records, tuple(sorted(aborted)))
     except (struct.error, IndexError, OverflowError) as error:
         raise ValueError("a fetch answer can't be read") from error
 
