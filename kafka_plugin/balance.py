@@ -92,13 +92,16 @@ class ForgottenBalance:
 
     Attributes:
         record: What was wrong with the record; None where there was none.
-        throttles: All settings of replication throttles there are.
+        throttles: All settings of replication throttles that were seen.
         moving: Partitions that are being moved.
+        untold: Brokers (by id) and topics (by name) whose settings couldn't be looked at. Topics that may not
+            be described are in neither.
     """
 
     record: str | None
     throttles: tuple[FoundThrottle, ...]
     moving: tuple[TopicPartition, ...]
+    untold: tuple[int | str, ...] = ()
 
 
 def preview_balance(
@@ -190,11 +193,13 @@ def forget_balance(connection: Connection, *, config: BalanceConfig | None = Non
                     "forget: `evenload balance --cancel` takes back what it tells of, and clears it."
                 )
         # Who may not look keeps the record: it is the only sign that something may be left.
-        throttles, moving = find_throttles(admin), tuple(sorted(admin.reassignments()))
+        throttles, untold = find_throttles(admin)
+        moving = tuple(sorted(admin.reassignments()))
         if unreadable is None:
-            return ForgottenBalance(None, throttles, moving)
+            return ForgottenBalance(None, throttles, moving, untold)
         log.forget()
-        return ForgottenBalance(f"{unreadable.size_bytes} bytes; {unreadable.reason}", throttles, moving)
+        wrong = f"{unreadable.size_bytes} bytes; {unreadable.reason}"
+        return ForgottenBalance(wrong, throttles, moving, untold)
 
 
 @contextmanager

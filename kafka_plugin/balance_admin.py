@@ -166,10 +166,14 @@ class BalanceAdmin:
         )
         return sorted(broker["broker_id"] for broker in found)
 
-    def settings_of_topics(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """By topic, what it has these set to. Not there: who has none, or may not be described."""
+    def settings_of_topics(self, names: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
+        """By topic, what it has these set to; and the topics that didn't tell, or may not be asked.
+
+        A topic that may not even be described isn't known of.
+        """
         topics = self._ask("listing topics", "DESCRIBE on the topics", self._admin.list_topics)
-        found = {}
+        found: dict[str, dict[str, str]] = {}
+        untold = []
         for begin in range(0, len(topics), _TOPICS_A_REQUEST):
             asked = [
                 ConfigResource(ConfigResourceType.TOPIC, topic, list(names))
@@ -179,7 +183,9 @@ class BalanceAdmin:
             for result in self._ask(doing, permission, partial(self._describe, asked)):
                 if settings := {config.name: config.value for config in result.configs if config.value}:
                     found[result.resource_name] = settings
-        return found
+                if result.error_code not in (0, UnknownTopicOrPartitionError.errno):  # gone meanwhile
+                    untold.append(result.resource_name)
+        return found, untold
 
     def change_settings(self, of: int | str, changes: Sequence[SettingChange]) -> None:
         """Changes settings of a broker (an int) or a topic; a topic that is gone has none to change."""

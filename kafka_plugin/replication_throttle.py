@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from kafka_plugin.balance_admin import BalanceAdmin, SettingChange
@@ -107,16 +106,24 @@ def lift_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> ThrottleReco
     return ThrottleRecord(rates=left) if left else None
 
 
-def find_throttles(admin: BalanceAdmin) -> tuple[FoundThrottle, ...]:
-    """All that is set on any broker that answers, and on any topic, whoever has set it."""
-    found = []
+def find_throttles(admin: BalanceAdmin) -> tuple[tuple[FoundThrottle, ...], tuple[int | str, ...]]:
+    """All that is set on any broker and on any topic, whoever has set it; and those that didn't tell.
+
+    Rates of a broker that is down are without effect meanwhile.
+    """
+    found: list[FoundThrottle] = []
+    untold: list[int | str] = []
     for broker_id in admin.broker_ids():
-        with suppress(BalanceInterruptedError):  # its rates are without effect while it is down
+        try:
             rates = admin.settings(broker_id, _RATES)
+        except BalanceInterruptedError:
+            untold.append(broker_id)
+        else:
             found += [FoundThrottle(broker_id, name, value) for name, value in sorted(rates.items())]
-    for topic, lists in admin.settings_of_topics(_LISTS).items():
+    of_topics, untold_topics = admin.settings_of_topics(_LISTS)
+    for topic, lists in of_topics.items():
         found += [FoundThrottle(topic, name, value) for name, value in sorted(lists.items())]
-    return tuple(found)
+    return tuple(found), (*untold, *untold_topics)
 
 
 def _taken_out(name: str, entries: Sequence[str], value: str) -> SettingChange:

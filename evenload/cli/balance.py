@@ -5,6 +5,7 @@ What plans moves loads numerical libraries, so it is imported by the command.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,10 @@ def _forget(connection: Connection, output: Output, config: BalanceConfig) -> No
             "forgotten": found.record,
             "throttles": [asdict(each) for each in found.throttles],
             "moving": [{"topic": at.topic, "partition": at.partition} for at in found.moving],
+            "not_looked_at": {
+                "brokers": [each for each in found.untold if isinstance(each, int)],
+                "topics": [each for each in found.untold if isinstance(each, str)],
+            },
         }
     )
     if found.record is None:
@@ -121,8 +126,10 @@ def _forget(connection: Connection, output: Output, config: BalanceConfig) -> No
         output.line(f"forgotten: a record that can't be understood ({found.record})")
     if found.moving:
         output.line(f"{len(found.moving)} partitions are being moved, by whomever; they are left alone")
+    for sentence in _not_looked_at(found.untold):
+        output.line(sentence)
     if not found.throttles:
-        output.line("no throttle is set on any broker that answers, nor on any topic")
+        output.line("no throttle is set on any broker or topic that could be looked at")
         return
     output.table(
         ["set on", "setting", "value"],
@@ -136,6 +143,19 @@ def _forget(connection: Connection, output: Output, config: BalanceConfig) -> No
         "Kafka's own tool: kafka-configs.sh --alter --entity-type brokers (or topics) --entity-name NAME "
         "--delete-config SETTING"
     )
+
+
+def _not_looked_at(untold: Sequence[int | str]) -> Iterator[str]:
+    brokers = [str(each) for each in untold if isinstance(each, int)]
+    topics = [each for each in untold if isinstance(each, str)]
+    if brokers:
+        yield f"not looked at, as they don't answer: {len(brokers)} brokers ({', '.join(brokers)})"
+    if topics:
+        more = f" and {len(topics) - _SHOWN_MAX} more" if len(topics) > _SHOWN_MAX else ""
+        yield (
+            f"not looked at, which takes DESCRIBE_CONFIGS on them: {len(topics)} topics "
+            f"({', '.join(topics[:_SHOWN_MAX])}{more})"
+        )
 
 
 def _config(throttle: int) -> BalanceConfig:

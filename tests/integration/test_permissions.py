@@ -19,12 +19,14 @@ from pydantic import SecretStr
 
 from dataset_catalog.catalog import Catalog
 from dataset_catalog.errors import CatalogRefusedError
+from dataset_catalog.internal_topics import ensure_internal_topics, write_plain
 from dataset_catalog.verify import verify
 from evenload.local_cluster import LocalCluster
 from kafka_connection import BrokersUnreachableError, Connection
 from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin.balance import execute_balance, preview_balance
+from kafka_plugin.balance import execute_balance, forget_balance, preview_balance
 from kafka_plugin.balance_config import BalanceConfig
+from kafka_plugin.balance_log import BALANCE_TOPIC
 from kafka_plugin.config import LoaderConfig
 from kafka_plugin.errors import BalanceError, MarkerRefusedError, TopicError, WriteNotAllowedError
 from kafka_plugin.loader import load_dataset
@@ -38,6 +40,7 @@ from telemetry_collector.collector import sample_once
 
 Account = Callable[..., Connection]
 NUM_SAMPLES = 200
+LISTED = "leader.replication.throttled.replicas"
 
 COLLECTOR = ("DESCRIBE CLUSTER", "DESCRIBE TOPIC *")
 READER = ("READ TOPIC evenload.datasets", "READ TOPIC shared*")
@@ -86,6 +89,22 @@ BALANCE_REFUSALS = (  # the first while there is no such topic yet
         (),
         "'evenload.balance': .* It takes .* on the transactional",
     ),
+)
+FORGET = (
+    "DESCRIBE CLUSTER",
+    "DESCRIBE_CONFIGS CLUSTER",
+    "READ TOPIC evenload.balance",
+    "WRITE TOPIC evenload.balance",
+    "WRITE TRANSACTIONAL_ID evenload.balance",
+    "DESCRIBE TOPIC *",
+    "DESCRIBE_CONFIGS TOPIC *",
+)
+FORGET_REFUSALS = (
+    ("DESCRIBE CLUSTER", "It takes DESCRIBE on the cluster"),
+    ("DESCRIBE_CONFIGS CLUSTER", "It takes DESCRIBE_CONFIGS on the cluster"),
+    ("READ TOPIC evenload.balance", "It takes READ on the topic"),
+    ("WRITE TOPIC evenload.balance", "It takes WRITE on the topic"),
+    ("WRITE TRANSACTIONAL_ID evenload.balance", "'evenload.balance': .* It takes .* on the transactional"),
 )
 CONFIG = LoaderConfig(stall_timeout_s=20, transaction_timeout_s=10, transaction_s=1, topic_timeout_s=10)
 
@@ -330,3 +349,41 @@ def test_balance_needs_alter_and_says_which_permission_is_missing(
     assert outcome.moved_bytes > 3_000_000
     assert throttle_settings(administrator) == {}
     assert reassignments(administrator) == {}
+
+
+def test_forgetting_needs_no_right_to_move_and_names_the_topics_that_it_could_not_look_at(
+    account: Account, guarded_cluster: LocalCluster
+) -> None:
+    administrator = guarded_cluster.connection
+    for topic in ("seen", "unseen", "undescribed"):
+        create_topic(
+            administrator,
+            topic,
+            num_partitions=1,
+            replication=None,
+            assignments=[(1,)],
+            configs={LISTED: "*"},
+            timeout_s=60,
+        )
+    ensure_internal_topics(administrator, timeout_s=60, topics=(BALANCE_TOPIC,))
+
+    def leave() -> None:
+        write_plain(administrator, BALANCE_TOPIC, [(b"balance", b"no record")], timeout_s=60)
+
+    config = BalanceConfig(poll_s=0.05, timeout_s=60)
+    leave()
+    for missing, words in FORGET_REFUSALS:
+        with pytest.raises(BalanceError, match=words):
+            forget_balance(account(*without(FORGET, missing)), config=config)
+    some = ("DESCRIBE TOPIC seen", "DESCRIBE_CONFIGS TOPIC seen", "DESCRIBE TOPIC unseen")
+    fewer = without(FORGET, "DESCRIBE TOPIC *", "DESCRIBE_CONFIGS TOPIC *")
+    found = forget_balance(account(*fewer, *some), config=config)
+    assert found.record is not None, "whoever was refused has kept it"
+    assert found.untold == (BALANCE_TOPIC, "unseen")
+    assert [(each.of, each.name, each.value) for each in found.throttles] == [("seen", LISTED, "*")]
+
+    leave()
+    found = forget_balance(account(*FORGET), config=config)
+    assert found.record is not None
+    assert found.untold == ()
+    assert {each.of for each in found.throttles} >= {"seen", "unseen", "undescribed"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -69,3 +70,37 @@ def test_who_stops_it_twice_is_not_told_that_throttles_are_off(
     told = capsys.readouterr().err
     assert said in told
     assert not_said not in told
+
+
+@pytest.mark.parametrize(
+    ("untold", "said"),
+    [
+        ((), []),
+        ((3,), ["not looked at, as they don't answer: 1 brokers (3)"]),
+        (
+            ("a", "b"),
+            ["not looked at, which takes DESCRIBE_CONFIGS on them: 2 topics (a, b)"],
+        ),
+        (
+            (3, *(f"t{number:02d}" for number in range(30))),
+            ["1 brokers (3)", "30 topics (t00, ", "t19 and 10 more)"],
+        ),
+    ],
+)
+def test_forgetting_says_what_it_could_not_look_at(
+    untold: tuple[int | str, ...],
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = balance.ForgottenBalance("7 bytes; it is none", (), (), untold)
+    monkeypatch.setattr(balance, "forget_balance", lambda *_, **__: found)
+    with pytest.raises(SystemExit):
+        main(["balance", "--forget", "--bootstrap-servers", "a:1"])
+    told = capsys.readouterr().out
+    assert all(words in told for words in said)
+    assert ("not looked at" in told) is bool(untold)
+    with pytest.raises(SystemExit):
+        main(["balance", "--forget", "--json", "--bootstrap-servers", "a:1"])
+    document = json.loads(capsys.readouterr().out)["not_looked_at"]
+    assert (*document["brokers"], *document["topics"]) == untold
