@@ -5,6 +5,12 @@ rank, and the same in names, shapes and dtypes. What is spread over ranks (DTens
 ZeRO) would lose all but rank 0's shard without a word; it is refused in a sentence, on every rank, when the
 session is made and again before the first step, as a model may be sharded in between.
 
+At resume a module is compared with what was saved before it is loaded: names, shapes and dtypes. Other state
+may rightly be empty by then, or of another length (an optimizer that has done no step, a history), so how it
+is read is up to its own `load_state_dict`. What can be compared is: an optimizer's parameters, whose shapes
+and dtypes are kept beside its state; and each tensor that other state has once it is loaded, with the saved
+one.
+
 Invariants, checked in tests/unit/test_kept_state.py and tests/fault/test_training_state.py:
 1. State that is sharded, however deep it is nested, never gets into a checkpoint.
 2. What is copied is what `torch.load(weights_only=True)` reads again.
@@ -41,6 +47,8 @@ from ray_trainer.training.peers import Peers
 __all__ = ["KeptState"]
 
 _RESERVED: Final = ("model", "optimizer", "scheduler", "reader")
+_PARAMETERS: Final = "parameters of optimizers"  # no name that a part can have
+_LAZY: Final = "not initialised"
 _NUM_NAMED_MAX: Final = 5  # differences in a sentence
 
 # What `torch.load(weights_only=True)` reads. Exactly these types: an IntEnum is an int too, and is refused.
@@ -131,6 +139,11 @@ class KeptState:
         with _errors_that_travel(", ".join(states), rank=0):
             # At once: parts may share tensors, which are told by their address.
             copied: dict[str, Any] = detached_copy(states)
+            copied[_PARAMETERS] = {
+                name: _parameter_facts(name, part)
+                for name, part in self._parts.items()
+                if isinstance(part, torch.optim.Optimizer)
+            }
         return copied
 
     def load(self, saved: Mapping[str, Any], place: str) -> None:
@@ -142,6 +155,8 @@ class KeptState:
         Raises:
             CheckpointMismatchError: It has other parts, or a part of other names, shapes or dtypes.
         """
+        parameters = saved.get(_PARAMETERS, {})  # none in a checkpoint of an earlier version
+        saved = {name: state for name, state in saved.items() if name != _PARAMETERS}
         names = [*self._parts, *(name for name in saved if name not in self._parts)]
         differences: dict[str, tuple[object, object]] = {
             name: ("one" if name in saved else "none", "one" if name in self._parts else "none")
@@ -151,6 +166,8 @@ class KeptState:
         for name, part in self._parts.items():
             if isinstance(part, nn.Module) and name in saved:
                 differences |= _differences(name, saved[name], part.state_dict())
+            elif name in parameters and isinstance(part, torch.optim.Optimizer):
+                differences |= _fact_differences(name, parameters[name], _parameter_facts(name, part))
         if differences:
             raise CheckpointMismatchError(place, differences)
         for name, part in self._parts.items():
@@ -159,6 +176,8 @@ class KeptState:
             except (RuntimeError, ValueError, LookupError) as error:  # what torch says of another model
                 now = " ".join(str(error).split())[:300]
                 raise CheckpointMismatchError(place, {name: ("as saved", now)}) from error
+            if not isinstance(part, nn.Module) and (changed := _changed(name, saved[name], part)):
+                raise CheckpointMismatchError(place, changed)
 
 
 def _facts_of(name: str, part: Any, *, rank: int) -> dict[str, str]:
@@ -284,15 +303,53 @@ def _refuse_sharded(path: str, tensor: torch.Tensor, *, rank: int) -> None:
 
 def _shape_and_dtype(tensor: torch.Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"not initialised {dtype}" if is_lazy(tensor) else f"{list(tensor.shape)} {dtype}"
+    return f"{_LAZY} {dtype}" if is_lazy(tensor) else f"{list(tensor.shape)} {dtype}"
 
 
 def _differences(name: str, saved: Any, now: Any) -> dict[str, tuple[object, object]]:
     """How a module's saved state differs from the module; torch would convert a dtype without a word."""
     theirs = {path: _shape_and_dtype(tensor) for path, tensor in _tensors(name, saved)}
     ours = {path: _shape_and_dtype(tensor) for path, tensor in _tensors(name, now)}
-    lazy = {path for path, tensor in _tensors(name, now) if is_lazy(tensor)}
-    odd = [path for path in theirs if path in ours and path not in lazy and theirs[path] != ours[path]]
+    return _fact_differences(name, theirs, ours)
+
+
+def _parameter_facts(name: str, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Where each parameter of an optimizer is -> its shape and dtype."""
+    return {
+        f"{name}.param_groups.{number}.params.{place}": _shape_and_dtype(parameter)
+        for number, group in enumerate(optimizer.param_groups)
+        for place, parameter in enumerate(group["params"])
+    }
+
+
+def _changed(name: str, saved: Any, part: Any) -> dict[str, tuple[object, object]]:
+    """How a part that was loaded differs from what was saved, in what both name."""
+    if isinstance(part, torch.optim.Optimizer):
+        return _missing_settings(name, part)  # torch converts its tensors to the parameters' dtype, by design
+    theirs = {path: _shape_and_dtype(tensor) for path, tensor in _tensors(name, saved)}
+    ours = {path: _shape_and_dtype(tensor) for path, tensor in _tensors(name, part.state_dict())}
+    odd = [path for path in theirs if path in ours and theirs[path] != ours[path]]
+    return {path: (theirs[path], ours[path]) for path in odd[:_NUM_NAMED_MAX]}
+
+
+def _missing_settings(name: str, optimizer: torch.optim.Optimizer) -> dict[str, tuple[object, object]]:
+    """Torch takes over the settings of another kind of optimizer, and would fail in the first step."""
+    for number, group in enumerate(optimizer.param_groups):
+        if not optimizer.defaults.keys() <= group.keys():
+            has = ", ".join(sorted(group.keys() - {"params"}))
+            return {f"{name}.param_groups.{number}": (has, ", ".join(sorted(optimizer.defaults)))}
+    return {}
+
+
+def _fact_differences(
+    name: str, theirs: Mapping[str, str], ours: Mapping[str, str]
+) -> dict[str, tuple[object, object]]:
+    # Of a lazy tensor (`_shape_and_dtype`) nothing but the name is known.
+    odd = [
+        path
+        for path in theirs
+        if path in ours and theirs[path] != ours[path] and not ours[path].startswith(_LAZY)
+    ]
     found: dict[str, tuple[object, object]] = {
         path: (theirs[path], ours[path]) for path in odd[:_NUM_NAMED_MAX]
     }

@@ -282,6 +282,77 @@ def test_more_or_fewer_names_than_the_checkpoint_has_are_refused_before_anything
     assert fresh.values == {"n": 0}
 
 
+class Shadow:
+    """Averaged weights as people write them: what is loaded is copied into what is there."""
+
+    def __init__(self, shadow: torch.Tensor) -> None:
+        self.shadow = shadow
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"shadow": [self.shadow]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.shadow.copy_(state["shadow"][0])
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (torch.zeros(3, 4), r"shadow\.shadow\.0 was '\[4\] float32', is now '\[3, 4\] float32'"),
+        (torch.zeros(4, dtype=torch.bfloat16), r"shadow\.0 was '\[4\] float32', is now '\[4\] bfloat16'"),
+    ],
+    ids=["shape", "dtype"],
+)
+def test_state_that_is_not_what_was_saved_once_it_is_loaded_is_refused_with_the_values(
+    tmp_path: Path, now: torch.Tensor, said: str
+) -> None:
+    with make_session(tmp_path, {"shadow": Shadow(torch.ones(4))}) as session:
+        for batch in session.steps():
+            session.end_step(batch)
+    session = make_session(tmp_path, {"shadow": Shadow(now)})
+    with pytest.raises(CheckpointMismatchError, match=said):
+        session.resume()
+    session.abandon()
+
+
+def test_state_that_grows_in_a_training_is_loaded(tmp_path: Path) -> None:
+    with make_session(tmp_path, {"counters": Counters(history=torch.zeros(7))}) as session:
+        for batch in session.steps():
+            session.end_step(batch)
+    fresh = Counters(history=torch.zeros(0))
+    session = make_session(tmp_path, {"counters": fresh})
+    assert session.resume()
+    session.abandon()
+    assert fresh.values["history"].shape == (7,)
+
+
+def test_an_optimizer_of_other_parameters_or_another_kind_is_refused(tmp_path: Path) -> None:
+    def begin(optimizer: torch.optim.Optimizer, model: nn.Module) -> Session:
+        reader = make_reader()
+        return Session(model, optimizer, None, reader, run="toy", storage=tmp_path, checkpoint_interval_s=0.0)
+
+    model = make_model()
+    with begin(torch.optim.Adam([model[0].weight, model[3].weight]), model) as session:  # type: ignore[list-item]
+        for batch in session.steps():
+            session.end_step(batch)
+    other = make_model()
+    weights: Any = [other[0].weight, other[3].weight]
+    for optimizer, said in (
+        (
+            torch.optim.Adam(weights[::-1]),
+            r"optimizer\.param_groups\.0\.params\.0 was '\[8, 6\] float32', is ",
+        ),
+        (torch.optim.SGD(weights), r"optimizer\.param_groups\.0 was .*betas.*, is now .*momentum"),
+    ):
+        session = begin(optimizer, other)
+        with pytest.raises(CheckpointMismatchError, match=said):
+            session.resume()
+        session.abandon()
+    session = begin(torch.optim.Adam(weights), other)
+    assert session.resume()
+    session.abandon()
+
+
 def test_a_model_of_another_shape_or_dtype_is_refused_with_the_values(tmp_path: Path) -> None:
     with make_session(tmp_path, None) as session:
         for batch in session.steps():
