@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-_EXTRA_BY_PACKAGE: Final = {
+EXTRA_BY_PACKAGE: Final = {
     "opentelemetry": "collector",
-    "crc32c": "reader",
     "torch": "reader",
     "ray": "train",
     "tokenizers": "train",
@@ -27,7 +26,7 @@ def missing_extra(error: BaseException) -> str | None:
     if not isinstance(error, ModuleNotFoundError):
         return None
     package = (error.name or "").partition(".")[0]
-    extra = _EXTRA_BY_PACKAGE.get(package)
+    extra = EXTRA_BY_PACKAGE.get(package)
     if extra is None:
         return None
     return f"this needs the package {package}; install it with `pip install 'evenload[{extra}]'`"

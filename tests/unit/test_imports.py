@@ -65,6 +65,25 @@ def test_a_producer_never_loads_torch() -> None:
     assert printed.strip() == "False"
 
 
+def test_a_plain_install_is_enough_for_whatever_writes_lists_and_checks() -> None:
+    probe = (
+        "import sys\n"
+        "from importlib import import_module\n"
+        "from pkgutil import walk_packages\n"
+        "from evenload.extras import EXTRA_BY_PACKAGE\n"
+        "extra = set(EXTRA_BY_PACKAGE) - {'opentelemetry'}  # an exporter of it is, it itself isn't\n"
+        "sys.modules.update(dict.fromkeys(extra))  # as if they were not installed\n"
+        f"for package in {PACKAGES[2:7]!r}:\n"
+        "    for module in walk_packages(import_module(package).__path__, package + '.'):\n"
+        "        import_module(module.name)\n"
+        "print('all')"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", probe], check=True, capture_output=True, text=True, timeout=300
+    ).stdout
+    assert printed.strip() == "all"
+
+
 def test_a_missing_package_is_a_sentence_that_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['ray'] = None\n"  # as if it were not installed
