@@ -69,13 +69,30 @@ ACCOUNTS = [f"account{number}" for number in range(100)]
 PATIENCE_S = 120  # a busy machine may take long; whoever fails waits for nothing else
 # In the temporary folder, for as long as the process lives or for the next one.
 KEPT_BY_LIBRARIES = ("ray", "torchinductor_", "torchelastic_")
-LONGEST = ("test_training_ray", "test_submit", "test_load_killed")
+LONGEST = (
+    "test_training_ray",
+    "test_submit",
+    "test_load_killed",
+    "test_training_board",
+    "test_hostile_topics",
+)
 DEFAULT_TEST_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest come first, so that no worker waits for one at the end."""
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    """The longest come first, so that no worker waits for one at the end; users of `cluster` come last.
+
+    Its brokers take a tenth of a core for as long as they live, and workers get equal parts of the list: so
+    most have none for most of the time.
+    """
+    sharing = {item.path for item in items if _is_sharing(item)}
+    items.sort(key=lambda item: (item.path.stem not in LONGEST, item.path in sharing))
+
+
+def _is_sharing(item: pytest.Item) -> bool:
+    """Whether a test's cluster is that of the session, not of its module."""
+    assert isinstance(item, pytest.Function)
+    return "cluster" in item.fixturenames and not hasattr(item.module, "cluster")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -176,13 +176,14 @@ def test_hostile_records_of_the_catalog_hide_nothing_and_are_cleared(
     catalog.ensure_internal_topics()
     batch = make_batch(60)
     catalog.publish(write_dataset(connection, batch, topic="roses-1", name="roses"))
-    for topic, records in ((DATASETS_TOPIC, hostile_manifests()), (LOADS_TOPIC, hostile_progress())):
+    manifests = hostile_manifests()
+    for topic, records in ((DATASETS_TOPIC, manifests), (LOADS_TOPIC, hostile_progress())):
         write_plain(connection, topic, records, timeout_s=60)
 
     listed = json.loads(run(CLI, "datasets", "--json").out)
     assert [each["name"] for each in listed["datasets"]] == ["roses"]
     damaged = {(each["topic"], each["name"]) for each in listed["damaged"]}
-    assert len(damaged) == len(listed["damaged"]) == len(hostile_manifests()) + 4
+    assert len(damaged) == len(listed["damaged"]) == len(manifests) + 4
     assert {(DATASETS_TOPIC, "bomb@1"), (LOADS_TOPIC, "runs@1")} <= damaged
     shown = run(CLI, "datasets").out
     assert "roses@1" in shown
