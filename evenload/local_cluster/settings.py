@@ -7,6 +7,7 @@ reads two of its fields, `bootstrap_servers` and `capacity_bytes_by_broker`.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import itertools
 import random
@@ -148,6 +149,11 @@ def release_ports(ports: Iterable[int]) -> None:
         held = _held.pop(port, None)
         if held is not None:
             held.close()
+
+
+@atexit.register
+def _release_all() -> None:
+    release_ports(list(_held))
 
 
 def _hold(port: int) -> bool:

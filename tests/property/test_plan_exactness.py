@@ -47,7 +47,7 @@ def shares_of(plan: EpochPlan, step: Step, world_size: int) -> list[StepShare]:
     return [view.share(step) for view in views]
 
 
-@settings(max_examples=100)
+@settings(max_examples=150)
 @given(plan=plans(), size=st.integers(2, 700), data=st.data())
 def test_ranks_that_come_and_go_consume_every_sample_once(
     plan: EpochPlan, size: int, data: st.DataObject
@@ -106,7 +106,7 @@ def test_every_restart_leaves_the_remainder_that_was_left(
         assert np.array_equal(np.sort(np.concatenate(rest)), np.sort(expected[step.start :]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=200)
 @given(plan=plans(), size=st.integers(2, 300), data=st.data())
 def test_blocks_are_announced_once_in_order_of_need_with_exact_counts(
     plan: EpochPlan, size: int, data: st.DataObject
