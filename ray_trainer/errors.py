@@ -632,11 +632,17 @@ class LoaderWorkersError(ReadError):
     Attributes:
         num_workers: of the DataLoader. Several would each hand out every sample; of a single one, this
             process doesn't know what was handed out.
+        is_started_again: a second one was started for another epoch, and would read the first again.
     """
 
-    def __init__(self, *, num_workers: int) -> None:
+    def __init__(self, *, num_workers: int, is_started_again: bool = False) -> None:
         ahead = "num_workers=0 (a DatasetReader reads and decodes ahead in threads of its own)"
-        if num_workers == 1:
+        if is_started_again:
+            what = (
+                "the DataLoader has started another worker process, whose copy of this reader would hand out "
+                f"the same epoch in the same order again; give it persistent_workers=True, or use {ahead}"
+            )
+        elif num_workers == 1:
             what = (
                 "a worker process of a DataLoader reads with a copy of this reader, so this one doesn't know "
                 "what was handed out; keep the state_dict() of a torchdata StatefulDataLoader instead, the "
@@ -648,6 +654,7 @@ class LoaderWorkersError(ReadError):
                 f"use {ahead} or 1"
             )
         super().__init__(what)
+        self.is_started_again = is_started_again
         self.num_workers = num_workers
 
 

@@ -17,6 +17,7 @@ Read next: batch.py (what is handed out), step_stream.py, planning/plan.py.
 from __future__ import annotations
 
 import ctypes
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -70,8 +71,9 @@ class DatasetReader(IterableDataset[Batch]):
     Face Trainer's get_train_dataloader returns (with ignore_data_skip=True), and in Lightning, also with
     strategy="ddp". For one thread at a time, and one iteration at a time: a new one ends the one before.
 
-    With a worker process, a copy of the reader is read there: only a StatefulDataLoader knows the state of
-    what it has handed out, and asking this reader for it is refused.
+    A worker process reads with a copy of the reader: keep it (persistent_workers=True), and read each epoch
+    to its end, or what it has read ahead is lost. Only a StatefulDataLoader knows the state of what it has
+    handed out, and asking this reader for it is refused.
 
     Args:
         dataset: `NAME` (its newest version), `NAME@VERSION`, or a manifest.
@@ -130,6 +132,7 @@ class DatasetReader(IterableDataset[Batch]):
             check_rank(*self._given_rank)
         self._loaders_rank: ProcessRank | None = None
         self._is_read_by_worker: Any = RawValue(ctypes.c_bool)
+        self._worker_pid: int | None = None  # of the DataLoader's worker that this copy is in, once it reads
         self.connection = connection or resolve_connection()
         self.dataset = _checked_manifest(dataset, self.connection)
         self.global_batch_size = global_batch_size
@@ -207,7 +210,7 @@ class DatasetReader(IterableDataset[Batch]):
         """The rest of the present epoch; after its end, the next one.
 
         Raises (then or while iterating):
-            LoaderWorkersError: several worker processes of a DataLoader would each read everything.
+            LoaderWorkersError: a DataLoader's worker processes would repeat samples.
             UnknownRankError: which part of the data is this process's can't be told.
             TooManyWorkersError: some rank would get no sample in some step.
             ReadError: samples can't be had; iterating again goes on after the last batch handed out.
@@ -215,6 +218,12 @@ class DatasetReader(IterableDataset[Batch]):
         worker = get_worker_info()
         if worker is not None and worker.num_workers > 1:
             raise LoaderWorkersError(num_workers=worker.num_workers)
+        if worker is not None:
+            # Not kept, a worker is started for each epoch, with a copy that begins where the first one began.
+            is_another = self._worker_pid != os.getpid() and self._is_read_by_worker.value
+            if is_another and self._asked["shuffle"]:  # unshuffled, all epochs are alike
+                raise LoaderWorkersError(num_workers=1, is_started_again=True)
+            self._worker_pid = os.getpid()
         self._end_iteration()
         if self._samples_consumed >= self.num_samples:
             self._begin_epoch(self._epoch + 1)
