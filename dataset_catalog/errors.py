@@ -288,6 +288,27 @@ class CatalogUnavailableError(CatalogError):
         return f"{self.doing} failed: {self.reason}"
 
 
+class CrowdedTopicError(CatalogError):
+    """One of the catalog's topics holds more keys than memory has room for: somebody fills it.
+
+    Attributes:
+        topic: Which topic.
+        num_keys: How many keys were read before reading was given up.
+    """
+
+    def __init__(self, topic: str, num_keys: int) -> None:
+        super().__init__(topic, num_keys)
+        self.topic = topic
+        self.num_keys = num_keys
+
+    def __str__(self) -> str:
+        return (
+            f"the keys in topic {self.topic!r} fill memory (over {self.num_keys} of them): "
+            "somebody fills it. Take the right to WRITE there from that account, and delete what it wrote: "
+            "a record without a value deletes a key"
+        )
+
+
 class CatalogRefusedError(CatalogError):
     """Brokers don't allow this account what has to be done.
 

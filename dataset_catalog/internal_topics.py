@@ -17,7 +17,7 @@ from tempfile import SpooledTemporaryFile
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.errors import CatalogError, OpenTransactionError, failure
+from dataset_catalog.errors import CatalogError, CrowdedTopicError, OpenTransactionError, failure
 from dataset_catalog.topic_admin import TopicAdmin
 from kafka_connection import Connection
 from kafka_connection.clients import confluent_producer
@@ -28,6 +28,11 @@ PARTITION = 0  # the only one
 
 _POLL_S = 0.05
 _IN_MEMORY_BYTES = 16 << 20
+_RECORD_BYTES_MAX = 128 << 20  # no batch that unpacks to more is read
+# What keys may take in memory: whoever may write to the topic decides how many there are, and how long.
+# Half a million of ours find room.
+_KEYS_BYTES_MAX = 128 << 20
+_BYTES_PER_KEY = 220  # beside its own, measured
 
 
 def ensure_internal_topics(
@@ -70,6 +75,7 @@ def latest_records(
 
     Raises:
         CatalogUnavailableError: Brokers don't answer.
+        CrowdedTopicError: There are more keys than memory has room for.
     """
     latest = LatestRecords()
     with TopicAdmin(connection, timeout_s=timeout_s) as admin:
@@ -82,6 +88,8 @@ def latest_records(
         if record.problem is None:
             key, value = record.key or b"", record.value
             latest.put(key, b"" if value and wanted is not None and not wanted(key) else value)
+            if latest.num_key_bytes > _KEYS_BYTES_MAX:
+                raise CrowdedTopicError(topic, len(latest))
     return latest
 
 
@@ -89,18 +97,24 @@ class LatestRecords(Mapping[bytes, bytes]):
     """Keys and their latest values, in the order of the log.
 
     Values are in a temporary file once they are many: whoever may write to the topic decides how many.
+
+    Attributes:
+        num_key_bytes: What the keys take in memory, about.
     """
 
     def __init__(self) -> None:
         self._places: dict[bytes, tuple[int, int]] = {}  # where a key's value begins, and its length
         self._end = 0
         self._file = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - closed with this object
+        self.num_key_bytes = 0
         weakref.finalize(self, self._file.close)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """The next record of the log; None takes the key away."""
-        self._places.pop(key, None)  # a dict keeps the place of the first writing
+        if self._places.pop(key, None) is not None:  # a dict keeps the place of the first writing
+            self.num_key_bytes -= len(key) + _BYTES_PER_KEY
         if value is not None:
+            self.num_key_bytes += len(key) + _BYTES_PER_KEY
             self._places[key] = (self._end, len(value))
             self._file.seek(self._end)
             self._end += self._file.write(value)
@@ -160,7 +174,14 @@ def write_plain(
             acknowledged.append(offset)
 
     try:
-        with closing(confluent_producer(connection, message_timeout_ms=int(timeout_s * 1000))) as producer:
+        # A key that somebody has got in packed, however long it is, can be taken away packed as well.
+        producing = confluent_producer(
+            connection,
+            message_timeout_ms=int(timeout_s * 1000),
+            message_max_bytes=_RECORD_BYTES_MAX,
+            compression_type="zstd",
+        )
+        with closing(producing) as producer:
             for key, value in records:
                 producer.produce(topic, value, key, partition=PARTITION, on_delivery=report)
             producer.flush(timeout_s + 1)

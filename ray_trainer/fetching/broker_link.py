@@ -4,7 +4,7 @@ Requests are answered in the order in which they are sent (Kafka promises that f
 loop is enough: fill up what is in flight, take one answer, go on. The broker prepares the next answers
 while this one is checked.
 
-Read next: range_fetch.py (what moves through here), broker_connection.py.
+Read next: range_fetch.py (what moves through here), kafka_connection/broker_connection.py.
 """
 
 from __future__ import annotations

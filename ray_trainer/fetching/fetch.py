@@ -17,7 +17,8 @@ Invariants, checked in tests/integration/test_fetch_ranges.py and tests/fault/te
 1. Each range is answered once: with exactly the records that its offsets name, or with an error.
 2. After `close` no thread and no socket is left, and nobody is called any more.
 
-Read next: broker_link.py (one broker), record_batches.py (what arrives), reading/block_cache.py (who asks).
+Read next: broker_link.py (one broker), kafka_connection/record_batches.py (what arrives),
+reading/block_cache.py (who asks).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from dataset_catalog.testing import (
 )
 from kafka_connection import Connection
 from kafka_connection.broker_connection import BrokerConnection
-from kafka_connection.clients import confluent_producer
+from kafka_connection.clients import confluent_producer, open_admin
 from kafka_plugin.balance_log import BALANCE_TOPIC
 
 MEMORY_MAX = 600 << 20
@@ -401,3 +401,30 @@ def test_batches_that_unpack_to_gigabytes_fill_no_memory(
     csv = tmp_path / "flowers.csv"
     csv.write_text("n\n" + "1\n" * 20)
     assert run(CLI, "ingest", "peonies", str(csv)).status == 0
+
+
+@pytest.mark.parametrize(("num_batches", "key_bytes"), [(8, 1 << 20), (7, 20)])
+def test_keys_without_end_fill_no_memory(
+    connection: Connection, run: Callable[..., Ended], num_batches: int, key_bytes: int
+) -> None:
+    ensure_internal_topics(connection, timeout_s=60, topics=(DATASETS_TOPIC, BALANCE_TOPIC))
+    num_keys = min(100_000, (100 << 20) // key_bytes)
+    for number in range(num_batches):
+        keys = [(b"%d-%d" % (number, each) + bytes(key_bytes - 20), 0) for each in range(num_keys)]
+        for topic in (DATASETS_TOPIC, BALANCE_TOPIC):
+            append(connection, topic, [packed_batch("zstd", keys)])
+    try:
+        for command in (("datasets",), ("datasets", "drop", "--damaged", "--yes"), ("balance", "--forget")):
+            ended = run(CLI, *command)
+            assert (ended.status, "somebody fills it" in ended.said) == (1, True)
+    finally:
+        with open_admin(connection) as admin:  # other tests use this cluster
+            admin.delete_topics([DATASETS_TOPIC, BALANCE_TOPIC])
+
+
+def test_a_key_that_fills_a_record_is_cleared(connection: Connection, run: Callable[..., Ended]) -> None:
+    ensure_internal_topics(connection, timeout_s=60, topics=(DATASETS_TOPIC, LOADS_TOPIC))
+    for topic in (DATASETS_TOPIC, LOADS_TOPIC):
+        append(connection, topic, [packed_batch("zstd", [(b"long" + bytes(16 << 20), 0)])])
+    assert run(CLI, "datasets", "drop", "--damaged", "--yes").status == 0
+    assert json.loads(run(CLI, "datasets", "--json").out)["damaged"] == []
