@@ -21,6 +21,7 @@ EVERY = [
     errors.OpenTransactionError("evenload.loads", 5, 9, 60.2, ("evenload.load.cola",)),
     errors.CatalogRefusedError("reading topic 'evenload.loads'", "it needs READ on the topic"),
     errors.CatalogUnavailableError("reading topic 'x'", "no answer"),
+    errors.CrowdedTopicError("evenload.datasets", 500_000),
 ]
 
 
