@@ -203,7 +203,11 @@ class Tokens:
                 session.post(
                     url,
                     data=said,
-                    headers={"Authorization": f"Basic {proof}", "Accept": "application/json"},
+                    headers={
+                        "Authorization": f"Basic {proof}",
+                        "Accept": "application/json",
+                        "Accept-Encoding": "identity",  # else aiohttp asks for what it is told not to unpack
+                    },
                     proxy=_proxy(url),
                     allow_redirects=False,  # our secret is for the provider alone
                 ) as response,
@@ -250,7 +254,9 @@ def _proxy(url: str) -> str | None:
     parts = urlsplit(url)
     if proxy_bypass(parts.hostname or ""):
         return None
-    return getproxies().get(parts.scheme)
+    proxy = getproxies().get(parts.scheme)
+    # `proxy:3128` is what curl and Python's own client take, too.
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
 def _reason(error: Exception) -> str:

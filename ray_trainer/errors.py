@@ -632,7 +632,7 @@ class LoaderWorkersError(ReadError):
     Attributes:
         num_workers: of the DataLoader. Several would each hand out every sample; of a single one, this
             process doesn't know what was handed out.
-        is_started_again: a second one was started for another epoch, and would read the first again.
+        is_started_again: a second one was started for another epoch, and would read what the first one did.
     """
 
     def __init__(self, *, num_workers: int, is_started_again: bool = False) -> None:
@@ -640,7 +640,7 @@ class LoaderWorkersError(ReadError):
         if is_started_again:
             what = (
                 "the DataLoader has started another worker process, whose copy of this reader would hand out "
-                f"the same epoch in the same order again; give it persistent_workers=True, or use {ahead}"
+                f"the same samples in the same order again; give it persistent_workers=True, or use {ahead}"
             )
         elif num_workers == 1:
             what = (

@@ -221,7 +221,9 @@ class DatasetReader(IterableDataset[Batch]):
         if worker is not None:
             # Not kept, a worker is started for each epoch, with a copy that begins where the first one began.
             is_another = self._worker_pid != os.getpid() and self._is_read_by_worker.value
-            if is_another and self._asked["shuffle"]:  # unshuffled, all epochs are alike
+            # Unshuffled, all epochs are alike, but not what is left of one.
+            is_whole = self._samples_consumed in (0, self.num_samples)
+            if is_another and (self._asked["shuffle"] or not is_whole):
                 raise LoaderWorkersError(num_workers=1, is_started_again=True)
             self._worker_pid = os.getpid()
         self._end_iteration()

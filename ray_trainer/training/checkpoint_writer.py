@@ -174,7 +174,7 @@ class CheckpointWriter:
                 self._settle(outcome)
                 if outcome.is_saved:
                     self._files.join()
-            except BaseException as error:  # reaches the loop through raise_if_failed
+            except BaseException as error:  # reaches the loop through has_failed and wait
                 logger.debug("the checkpoint writer failed", exc_info=True)
                 self._error = self._error or error
             finally:

@@ -42,6 +42,7 @@ class Provider:
     def __init__(self) -> None:
         self.asked: list[dict[str, list[str]]] = []
         self.answer: tuple[int, bytes, dict[str, str]] = (200, b"{}", {})
+        self.packs = False  # where the client says that it unpacks
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,6 +50,8 @@ class Provider:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 provider.asked.append({**parse_qs(body), "proof": [self.headers["Authorization"]]})
                 status, answer, headers = provider.answer
+                if provider.packs and "gzip" in self.headers.get("Accept-Encoding", "gzip"):
+                    answer, headers = gzip.compress(answer), {"Content-Encoding": "gzip"}
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(answer)), **headers}.items():
                     self.send_header(name, value)
@@ -269,11 +272,13 @@ def test_what_this_machine_knows_of_the_providers_host_is_not_used(
     assert provider.asked[-1]["proof"] == [f"Basic {base64.b64encode(b'me:hush').decode()}"]
 
 
+@pytest.mark.parametrize("scheme", ["http://", ""])
 def test_a_provider_is_asked_by_the_environments_proxy(
-    provider: Provider, monkeypatch: pytest.MonkeyPatch
+    provider: Provider, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider.gives("token", expires_in=100)
-    monkeypatch.setenv("http_proxy", provider.url.removesuffix("/token"))
+    address = provider.url.removeprefix("http://").removesuffix("/token")
+    monkeypatch.setenv("http_proxy", scheme + address)
     monkeypatch.setenv("no_proxy", "there.example")
     elsewhere = provider.oauth.model_copy(update={"token_url": "http://elsewhere.example/token"})
     assert text_of(Tokens(elsewhere)) == "token"
@@ -296,6 +301,12 @@ def test_over_tls_a_provider_has_to_be_one_that_is_trusted(provider: Provider, c
         Tokens(oauth).latest()
     trusting = oauth.model_copy(update={"ca_path": certificate.with_name("ca.pem")})
     assert text_of(Tokens(trusting)) == "token"
+
+
+def test_a_provider_that_packs_for_whoever_can_unpack_answers_plainly(provider: Provider) -> None:
+    provider.gives("token", expires_in=100)
+    provider.packs = True
+    assert text_of(Tokens(provider.oauth)) == "token"
 
 
 def test_an_answer_that_is_packed_is_not_unpacked(provider: Provider) -> None:
