@@ -8,7 +8,11 @@ one by one. A batch that can't be read hides its own records only.
 Markers of transactions and compaction leave gaps, so there may be no record at the last offset: a partition
 is done when a batch reaches past the end, or when the broker has nothing more to give before it. Nothing
 waits for a record that may not exist, and nothing waits for ever: without any progress for `timeout_s`,
-reading fails.
+reading fails (later by up to `_CONNECT_S` for each broker that is asked who leads, and says nothing).
+
+Invariants, checked in tests/integration/test_committed_reader.py and tests/property/test_committed_faults.py:
+1. What is read is what Kafka's own client reads, wherever brokers cut their answers.
+2. Whatever a broker loses, refuses for the moment or damages on the way, each record comes once.
 
 Read next: internal_topics.py and verify.py, which read so.
 """

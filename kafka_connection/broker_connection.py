@@ -56,7 +56,7 @@ class BrokerConnection:
     """
 
     def __init__(self, host: str, port: int, *, config: Mapping[str, Any], timeout_s: float) -> None:
-        self.address = f"{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._host = host
         self._port = port
         self._config = config

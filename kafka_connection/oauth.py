@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import ipaddress
 import json
 import logging
@@ -110,12 +111,8 @@ class Tokens:
     def __init__(
         self, oauth: OAuth, *, clock: Callable[[], float] = time.time, answer_timeout_s: float = 10.0
     ) -> None:
-        if oauth.token_url is not None and _is_readable_on_the_way(oauth.token_url):
-            _log.warning(
-                "%s is asked without TLS: whoever sees the connection can read the client secret and the "
-                "tokens; use https://",
-                oauth.token_url,
-            )
+        if oauth.token_url is not None:
+            _warn_if_readable(oauth.token_url)
         self._oauth = oauth
         self._answer_timeout_s = answer_timeout_s
         self._clock = clock
@@ -262,6 +259,16 @@ def _proxy(url: str) -> str | None:
 def _reason(error: Exception) -> str:
     number = None if isinstance(error, ssl.SSLError) else getattr(error, "errno", None)  # its own numbers
     return os.strerror(number).lower() if isinstance(number, int) and number > 0 else str(error)
+
+
+@functools.cache  # each client has tokens of its own, and a program may open one after the other
+def _warn_if_readable(url: str) -> None:
+    if _is_readable_on_the_way(url):
+        _log.warning(
+            "%s is asked without TLS: whoever sees the connection can read the client secret and the "
+            "tokens; use https://",
+            url,
+        )
 
 
 def _is_readable_on_the_way(url: str) -> bool:

@@ -235,3 +235,9 @@ def test_frames_are_told_apart_however_they_are_received() -> None:
             for n in range(5)
         ]
     assert received == frames
+
+
+def test_an_address_of_ipv6_is_named_as_it_is_given() -> None:
+    nobody = BrokerConnection("::1", 1, config=PLAINTEXT, timeout_s=1)
+    with pytest.raises(BrokerLostError, match=r"connecting to \[::1\]:1 failed"):
+        nobody.open()
