@@ -31,7 +31,7 @@ from telemetry_collector.service.daemon_thread import in_daemon_thread
 from telemetry_collector.service.instruments import service_instruments
 from telemetry_collector.service.listening import listen
 from telemetry_collector.service.live_page import ExplainWith, LivePage
-from telemetry_collector.service.server import make_app
+from telemetry_collector.service.server import LINE_MAX_BYTES, make_app
 from telemetry_collector.weights_file import WeightsFile
 
 __all__ = ["serve"]
@@ -42,7 +42,6 @@ _log = logging.getLogger(__name__)
 _REQUESTS_END_S = 0.3
 _REST_ENDS_S = 0.5
 _KEEPALIVE_S = 75.0  # longer than clients wait from one question to the next
-_LINE_MAX_BYTES = 64 << 10  # a list of topics
 
 _End = Callable[[], Coroutine[Any, Any, None]]
 
@@ -101,7 +100,7 @@ async def serve(
             access_log=None,
             shutdown_timeout=_REQUESTS_END_S,
             keepalive_timeout=_KEEPALIVE_S,
-            max_line_size=_LINE_MAX_BYTES,
+            max_line_size=LINE_MAX_BYTES,
         )
         await runner.setup()
         ends.append(runner.cleanup)

@@ -50,7 +50,7 @@ from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_a
 from telemetry_collector.snapshot import BrokerSnapshot
 from telemetry_collector.weights_file import parse_weights
 
-__all__ = ["SERVICE", "admission_of", "make_app"]
+__all__ = ["LINE_MAX_BYTES", "SERVICE", "admission_of", "make_app"]
 
 SERVICE: web.AppKey[CollectorService] = web.AppKey("service", CollectorService)
 _REGISTRY: web.AppKey[CollectorRegistry] = web.AppKey("registry", CollectorRegistry)
@@ -61,6 +61,7 @@ _RIGHT: web.RequestKey[Right] = web.RequestKey("right", Right)  # of whoever ask
 
 _log = logging.getLogger(__name__)
 
+LINE_MAX_BYTES = 64 << 10  # of a request: it lists topics and loads
 _TOPIC_NAME_MAX = 249  # as Kafka has it
 _CLIENT_NAME_MAX = 300
 _BYTES_MAX = 1 << 50  # for a broker whose capacity isn't known: more than any holds

@@ -22,7 +22,8 @@ from telemetry_collector.collector import Collector
 from telemetry_collector.config import CollectorConfig
 from telemetry_collector.service.collector_service import CollectorService
 from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.server import make_app
+from telemetry_collector.service.listening import listen
+from telemetry_collector.service.server import LINE_MAX_BYTES, make_app
 from telemetry_collector.testing import FakeCluster
 
 __all__ = ["FakeService"]
@@ -106,15 +107,14 @@ class FakeService:
             self._service = CollectorService(collector, self._config)
             app = make_app(self._service)
             app.middlewares.insert(0, self._maybe_misbehave)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, max_line_size=LINE_MAX_BYTES)
             await runner.setup()
             try:
-                await web.TCPSite(
-                    runner, "127.0.0.1", self._port, reuse_address=True, ssl_context=self._tls
-                ).start()
-                self._port = runner.addresses[0][1]
+                listener = await listen(runner, "127.0.0.1", self._port, tls=self._tls)
+                self._port = listener.port
                 self._is_serving.set()
                 await self._stop.wait()
+                await listener.close()
             finally:
                 await runner.cleanup()
 

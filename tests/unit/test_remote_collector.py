@@ -445,6 +445,19 @@ def test_telling_waits_for_nobody_while_the_service_is_silent(service: FakeServi
     assert collector.statistics.num_failures["collector_service"] == 0
 
 
+def test_a_process_with_a_thousand_loads_is_still_answered(
+    service: FakeService, make: MakeRemote, wait_until: WaitUntil
+) -> None:
+    with make() as collector:
+        collector.snapshot()
+        # Each is named in the request, which may be no longer than the service takes.
+        for number in range(1000):
+            collector.announce(Intent(load=f"l{number}", topic="t", bytes_by_broker={1: 10}))
+        service.cluster.snapshot = make_snapshot([7, 0], topics={"t": [(1,)]})  # type: ignore[union-attr]
+        wait_until(lambda: _used_bytes(collector) == 7)
+        assert _failure(collector) == ""
+
+
 def test_a_connection_without_a_service_is_refused() -> None:
     with pytest.raises(ValueError, match="names no collector service"):
         RemoteCollector(Connection(bootstrap_servers="127.0.0.1:1"))
