@@ -224,7 +224,7 @@ def test_a_second_loader_refuses_and_one_that_takes_over_stops_the_first(
     catalog = Catalog(loads_connection)
     first = start_loader(name, pause_s=0.05)
     wait_for_line(first, lambda line: line.isdecimal() and int(line) > 500)
-    with pytest.raises(LoadInProgressError, match=rf"process {first.pid} on .*, last heard of \d s ago"):
+    with pytest.raises(LoadInProgressError, match=rf"process {first.pid} on .*, last heard of \d+ s ago"):
         load_dataset(source(), name, connection=loads_connection)
     assert first.poll() is None
 

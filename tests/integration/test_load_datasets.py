@@ -323,7 +323,7 @@ def tell_progress(connection: Connection, name: str, *, host: str, age_s: float)
 def test_a_second_loader_refuses_while_the_first_was_heard_of(connection: Connection, name: str) -> None:
     tell_progress(connection, name, host="elsewhere", age_s=3)
     with pytest.raises(
-        LoadInProgressError, match=r"process 4321 on elsewhere, last heard of [34] s ago"
+        LoadInProgressError, match=r"process 4321 on elsewhere, last heard of \d+ s ago"
     ) as caught:
         load_dataset({"x": [1]}, name, connection=connection)
     assert (caught.value.host, caught.value.pid) == ("elsewhere", 4321)
