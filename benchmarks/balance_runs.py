@@ -20,7 +20,7 @@ from benchmarks.stage import BROKER_PROPERTIES, Stage
 from benchmarks.strategies import Assignment, Strategy
 from benchmarks.writers import Load
 from evenload.local_cluster import temporary_cluster
-from telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.collector import sample_once
 
 # A load that changes half-way has to last long enough that the change can be measured while it lasts.
 CHANGING_LOAD_S = 3.0

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
-from kafka_connection import Connection
-from kafka_plugin.producer import BalancedProducer
-from telemetry_collector.cache import SnapshotCache
-from telemetry_collector.collector import Collector, sample_once
-from telemetry_collector.errors import CollectorClosedError, NoFreshSnapshotError
-from telemetry_collector.opening import AnyCollector
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
-from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.telemetry_collector.cache import SnapshotCache
+from evenload.telemetry_collector.collector import Collector, sample_once
+from evenload.telemetry_collector.errors import CollectorClosedError, NoFreshSnapshotError
+from evenload.telemetry_collector.opening import AnyCollector
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 
 LATE_S = 5.0
 EMPTY, FULL = 0.0, 0.94  # below the router's limit: a broker over it gets nothing, whatever is said

@@ -20,11 +20,11 @@ from benchmarks.imbalance_writing import LEVEL
 from benchmarks.layouts import MIB, Layout
 from benchmarks.stage import CHANGE_TIMEOUT_S, Stage
 from benchmarks.steady_writer import SteadyWriter
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
+from evenload.kafka_plugin.balance import BalanceProgress, execute_balance
+from evenload.kafka_plugin.balance_config import BalanceConfig
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
-from kafka_plugin.balance import BalanceProgress, execute_balance
-from kafka_plugin.balance_config import BalanceConfig
 
 CAPACITY_MIB = 400
 HELD_PERCENT = {1: 70, 2: 20, 3: 10}  # a partition for each percent

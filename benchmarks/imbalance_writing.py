@@ -32,12 +32,12 @@ from benchmarks.writers import (
     round_robin,
     weighted_by_capacity,
 )
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.topics import wait_for_leaders
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.topics import wait_for_leaders
-from router.config import RouterConfig
+from evenload.router.config import RouterConfig
 
 LEVEL = 1 * POINT
 ADDED_BROKER = 4

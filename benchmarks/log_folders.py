@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from telemetry_collector.snapshot import TopicPartition
+from evenload.telemetry_collector.snapshot import TopicPartition
 
 _POLL_S = 0.02
 

@@ -37,14 +37,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.results import RESULTS_FOLDER, machine, write_json, write_svg
 from benchmarks.stage import FULL_COMPILER
-from dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import temporary_cluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_consumer, confluent_producer
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.topics import create_topic
-from ray_trainer.fetching.fetch import BlockRange, ExactRangeFetcher, fetch_all
-from ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.fetching.fetch import BlockRange, ExactRangeFetcher, fetch_all
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 SAMPLE_BYTES = 3072
 BATCH = 256

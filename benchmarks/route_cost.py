@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 
-from kafka_plugin.routing import TopicRouting
-from router.route import Route
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.router.route import Route
 
 NUM_PARTITIONS = 24
 BATCH_BYTES = 256 << 10

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
+from evenload.telemetry_collector.snapshot import (
+    BrokerSnapshot,
+    ClusterSnapshot,
+    PartitionSnapshot,
+    TopicPartition,
+)
 
 Numbers = NDArray[np.float64]
 Layout = Mapping[int, PartitionSnapshot]

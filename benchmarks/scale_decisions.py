@@ -20,9 +20,9 @@ from benchmarks.large_optimum import best_levels
 from benchmarks.outcome import POINT
 from benchmarks.scale_clusters import REPLICATION, TOPIC, Cluster, Numbers, Size, make_cluster
 from benchmarks.scale_simulation import shares_by_partition
-from router.config import RouterConfig
-from router.min_max import MinMaxProblem, level
-from router.router import Router
+from evenload.router.config import RouterConfig
+from evenload.router.min_max import MinMaxProblem, level
+from evenload.router.router import Router
 
 OWN_BYTES = 1_000_000
 REPETITIONS = 7

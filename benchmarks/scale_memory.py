@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.scale_clusters import STATES, TOPIC, Size, make_cluster, whole_snapshot
-from kafka_plugin.own_bytes import OwnBytes
-from kafka_plugin.routing import TopicRouting
-from router.route import Route
-from router.router import Router
+from evenload.kafka_plugin.own_bytes import OwnBytes
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.router.route import Route
+from evenload.router.router import Router
 
 RECORD_BYTES = 1000
 BOOKED_S = 120

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from benchmarks.large_optimum import best_levels
 from benchmarks.scale_clusters import REPLICATION, TOPIC, Cluster, Numbers, Size, make_cluster
-from kafka_plugin.own_bytes import OwnPart
-from router.config import RouterConfig
-from router.route import Route
-from router.router import Router
+from evenload.kafka_plugin.own_bytes import OwnPart
+from evenload.router.config import RouterConfig
+from evenload.router.route import Route
+from evenload.router.router import Router
 
 PERIOD_S = 30
 JITTER_S = 3

@@ -17,9 +17,9 @@ from kafka.errors import KafkaError
 
 from benchmarks.layouts import MIB, Layout
 from benchmarks.log_folders import BytesByBroker, settled_bytes, wait_until_gone
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
-from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin.topics import create_topic
 
 # A broker frees what was deleted after a minute, and looks for it first after half a minute: too late here.
 BROKER_PROPERTIES = {"log.segment.delete.delay.ms": "20", "log.initial.task.delay.ms": "500"}

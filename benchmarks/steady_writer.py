@@ -20,8 +20,8 @@ import numpy as np
 from confluent_kafka import KafkaError, Message
 from numpy.typing import NDArray
 
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
 
 _NUMBER_BYTES = 8
 _TURN_RECORDS = 16

@@ -21,8 +21,8 @@ from benchmarks.writers import (
     round_robin,
     weighted_by_capacity,
 )
-from router.placement import place_partitions
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.router.placement import place_partitions
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 EVENLOAD = "evenload"
 PARTITIONS_PER_BROKER = 5

@@ -40,10 +40,10 @@ from benchmarks.telemetry_report import (
     tables,
 )
 from benchmarks.telemetry_windows import ServiceProcess, measure_window
-from kafka_connection import Connection
-from kafka_plugin.topics import create_topic
-from telemetry_collector.collector import Collector
-from telemetry_collector.config import CollectorConfig
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.topics import create_topic
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.config import CollectorConfig
 
 NUM_BROKERS = 3
 NUM_TOPICS, PARTITIONS_A_TOPIC = 10, 30

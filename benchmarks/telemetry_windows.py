@@ -25,9 +25,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker_counts import BrokerCounts, CountedBrokers, cpu_s_of
 from benchmarks.telemetry_report import OWN, Case, Window
-from kafka_connection import Connection
-from telemetry_collector.collector import Collector
-from telemetry_collector.service.client import RemoteCollector
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.service.client import RemoteCollector
 
 SETTLE_S = 0.5
 OPEN_TIMEOUT_S = 60.0

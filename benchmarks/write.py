@@ -53,10 +53,10 @@ from benchmarks.write_windows import (
     first_records,
     scheduled_window,
 )
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import temporary_cluster
-from kafka_connection import Connection
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.topics import create_topic
 
 BROKER_PROPERTIES = {"log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "20"}
 TOPIC_CONFIGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(16 << 20)}

@@ -23,14 +23,14 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from benchmarks.records import Records
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.local_cluster.jars import tools_classpath
 from evenload.local_cluster.start import java_runtime
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer
-from telemetry_collector.collector import Collector
-from telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.config import CollectorConfig
 
 DELIVERY_TIMEOUT_S = 300.0
 MEMORY_BYTES = 32 << 20

@@ -19,7 +19,7 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-from dataset_catalog.runs import SAMPLES_PER_RECORD_MAX
+from evenload.dataset_catalog.runs import SAMPLES_PER_RECORD_MAX
 
 _PREFIX: Final = struct.Struct("<Ii")
 _CONTINUATION: Final = 0xFFFFFFFF

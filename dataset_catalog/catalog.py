@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from dataset_catalog.damaged_records import DamagedRecords, find_damaged
-from dataset_catalog.errors import (
+from evenload.dataset_catalog.damaged_records import DamagedRecords, find_damaged
+from evenload.dataset_catalog.errors import (
     CatalogUnavailableError,
     CorruptManifestError,
     CorruptProgressError,
@@ -31,7 +31,7 @@ from dataset_catalog.errors import (
     TopicRecreatedError,
     UnknownDatasetError,
 )
-from dataset_catalog.internal_topics import (
+from evenload.dataset_catalog.internal_topics import (
     DATASETS_TOPIC,
     LOADS_TOPIC,
     ensure_internal_topics,
@@ -39,14 +39,14 @@ from dataset_catalog.internal_topics import (
     wait_for_stable_end,
     write_plain,
 )
-from dataset_catalog.liveness import may_be_loading
-from dataset_catalog.manifest import DatasetManifest, parse_dataset_id
-from dataset_catalog.manifest_log import CatalogContents, VersionKey, manifest_records
-from dataset_catalog.progress import LoadProgress, LoadState
-from dataset_catalog.progress_log import ProgressContents
-from dataset_catalog.record_keys import parse_key
-from dataset_catalog.topic_admin import TopicAdmin
-from kafka_connection import Connection
+from evenload.dataset_catalog.liveness import may_be_loading
+from evenload.dataset_catalog.manifest import DatasetManifest, parse_dataset_id
+from evenload.dataset_catalog.manifest_log import CatalogContents, VersionKey, manifest_records
+from evenload.dataset_catalog.progress import LoadProgress, LoadState
+from evenload.dataset_catalog.progress_log import ProgressContents
+from evenload.dataset_catalog.record_keys import parse_key
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import Connection
 
 __all__ = ["DATASETS_TOPIC", "LOADS_TOPIC", "Catalog", "DamagedRecords", "UnfinishedLoad", "check_topic"]
 

@@ -27,25 +27,25 @@ from typing import Final, NamedTuple
 
 import stamina
 
-from dataset_catalog.errors import CatalogUnavailableError, failure
-from dataset_catalog.record_header import RECORD_HEADER
-from kafka_connection import Connection
-from kafka_connection.broker_connection import (
+from evenload.dataset_catalog.errors import CatalogUnavailableError, failure
+from evenload.dataset_catalog.record_header import RECORD_HEADER
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.broker_connection import (
     CLIENT_ID,
     BrokerConnection,
     BrokerLostError,
     BrokerRefusedError,
     error_name,
 )
-from kafka_connection.fetch_messages import (
+from evenload.kafka_connection.fetch_messages import (
     PASSING_ERRORS,
     FetchAnswer,
     FetchRequestWriter,
     correlation_id_of,
     read_fetch_answer,
 )
-from kafka_connection.record_batches import DamagedBatchError, RecordBatch, batches_in, records_in
-from kafka_connection.topic_leaders import BrokerAddress, TopicLeaders, TopicReplacedError
+from evenload.kafka_connection.record_batches import DamagedBatchError, RecordBatch, batches_in, records_in
+from evenload.kafka_connection.topic_leaders import BrokerAddress, TopicLeaders, TopicReplacedError
 
 _log = logging.getLogger(__name__)
 # Or Python prints the names of stamina's events on stderr, where nobody has configured logging.

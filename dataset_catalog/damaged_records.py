@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dataset_catalog.errors import (
+from evenload.dataset_catalog.errors import (
     CorruptManifestError,
     CorruptProgressError,
     NewerManifestError,
     NewerProgressError,
 )
-from dataset_catalog.foreign_content import printable
-from dataset_catalog.internal_topics import DATASETS_TOPIC, LOADS_TOPIC
-from dataset_catalog.liveness import may_be_loading
-from dataset_catalog.manifest_log import CatalogContents
-from dataset_catalog.progress_log import ProgressContents
+from evenload.dataset_catalog.foreign_content import printable
+from evenload.dataset_catalog.internal_topics import DATASETS_TOPIC, LOADS_TOPIC
+from evenload.dataset_catalog.liveness import may_be_loading
+from evenload.dataset_catalog.manifest_log import CatalogContents
+from evenload.dataset_catalog.progress_log import ProgressContents
 
 _NEWER = "a newer evenload can read it"
 _LOADING = "somebody is loading it"

@@ -28,19 +28,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataset_catalog.arrow_message import check_message
-from dataset_catalog.errors import UndecodableValueError, UnsupportedTypeError
-from dataset_catalog.foreign_content import reason_of, refused_as
-from dataset_catalog.manifest import ValueFormat
-from dataset_catalog.record_header import (
+from evenload.dataset_catalog.arrow_message import check_message
+from evenload.dataset_catalog.errors import UndecodableValueError, UnsupportedTypeError
+from evenload.dataset_catalog.foreign_content import reason_of, refused_as
+from evenload.dataset_catalog.manifest import ValueFormat
+from evenload.dataset_catalog.record_header import (
     RECORD_HEADER,
     RecordHeader,
     parse_record_header,
     record_header,
     value_hash,
 )
-from dataset_catalog.sample_hash import HashArray, add_checksum, format_checksum, sample_hashes
-from dataset_catalog.stored_schema import plain_type
+from evenload.dataset_catalog.sample_hash import HashArray, add_checksum, format_checksum, sample_hashes
+from evenload.dataset_catalog.stored_schema import plain_type
 
 __all__ = [
     "RECORD_HEADER",

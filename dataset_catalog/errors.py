@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kafka_connection.refusals import missing_permission
+from evenload.kafka_connection.refusals import missing_permission
 
 
 class CatalogError(Exception):

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from dataset_catalog.errors import CatalogError
+from evenload.dataset_catalog.errors import CatalogError
 
 # More than any count of records, samples or bytes in a cluster; sums of two of them still fit into 64 bits.
 NUMBER_MAX = (1 << 61) - 1

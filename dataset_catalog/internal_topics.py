@@ -16,11 +16,11 @@ from tempfile import SpooledTemporaryFile
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.errors import CatalogError, CrowdedTopicError, OpenTransactionError, failure
-from dataset_catalog.topic_admin import TopicAdmin
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
+from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.errors import CatalogError, CrowdedTopicError, OpenTransactionError, failure
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
 
 DATASETS_TOPIC = "evenload.datasets"
 LOADS_TOPIC = "evenload.loads"

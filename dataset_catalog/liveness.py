@@ -6,8 +6,8 @@ Kafka's fencing of the older transactional id.
 
 from __future__ import annotations
 
-from dataset_catalog.process_identity import is_running
-from dataset_catalog.progress import LoadProgress
+from evenload.dataset_catalog.process_identity import is_running
+from evenload.dataset_catalog.progress import LoadProgress
 
 RECENT_S = 30.0  # a load commits at least each 5 s; brokers that fail over hold it up for some more
 

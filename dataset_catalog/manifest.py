@@ -26,11 +26,11 @@ import pyarrow as pa
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from dataset_catalog.errors import CorruptManifestError, UnsupportedTypeError
-from dataset_catalog.foreign_content import NUMBER_MAX, parse_json, refused_as
-from dataset_catalog.parts import join_parts, split_document
-from dataset_catalog.record_keys import VERSION_MAX, DatasetTopic, TopicId
-from dataset_catalog.runs import (
+from evenload.dataset_catalog.errors import CorruptManifestError, UnsupportedTypeError
+from evenload.dataset_catalog.foreign_content import NUMBER_MAX, parse_json, refused_as
+from evenload.dataset_catalog.parts import join_parts, split_document
+from evenload.dataset_catalog.record_keys import VERSION_MAX, DatasetTopic, TopicId
+from evenload.dataset_catalog.runs import (
     SAMPLES_PER_RECORD_MAX,
     PartitionRuns,
     Run,
@@ -39,7 +39,7 @@ from dataset_catalog.runs import (
     merge_runs,
     runs_of_records,
 )
-from dataset_catalog.stored_schema import decode_schema, encode_schema
+from evenload.dataset_catalog.stored_schema import decode_schema, encode_schema
 
 __all__ = [
     "PART_BYTES",

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from dataset_catalog.errors import CorruptManifestError
-from dataset_catalog.manifest import PART_BYTES, DatasetManifest
-from dataset_catalog.parts import COMPRESSED_BYTES_MAX, Part, parse_part
-from dataset_catalog.record_keys import keys_by_version
+from evenload.dataset_catalog.errors import CorruptManifestError
+from evenload.dataset_catalog.manifest import PART_BYTES, DatasetManifest
+from evenload.dataset_catalog.parts import COMPRESSED_BYTES_MAX, Part, parse_part
+from evenload.dataset_catalog.record_keys import keys_by_version
 
 VersionKey = tuple[str, int]  # name and version
 # A manifest, and what may be left of another one that was published under the same keys.

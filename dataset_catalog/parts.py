@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from dataset_catalog.errors import CorruptManifestError, NewerManifestError
+from evenload.dataset_catalog.errors import CorruptManifestError, NewerManifestError
 
 FORMAT_VERSION = 1
 _MAGIC = b"EVLM"

@@ -26,10 +26,10 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, Strict, TypeAdapter
 
-from dataset_catalog.errors import CorruptProgressError, NewerProgressError
-from dataset_catalog.foreign_content import NUMBER_MAX, parse_json, printable, refused_as
-from dataset_catalog.record_keys import DatasetTopic, TopicId, parse_key
-from dataset_catalog.runs import (
+from evenload.dataset_catalog.errors import CorruptProgressError, NewerProgressError
+from evenload.dataset_catalog.foreign_content import NUMBER_MAX, parse_json, printable, refused_as
+from evenload.dataset_catalog.record_keys import DatasetTopic, TopicId, parse_key
+from evenload.dataset_catalog.runs import (
     PARTITION_MAX,
     RUNS_MAX,
     SAMPLES_PER_RECORD_MAX,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dataset_catalog.errors import CorruptProgressError
-from dataset_catalog.manifest_log import VersionKey
-from dataset_catalog.progress import LoadProgress, LoadState, fold_progress
-from dataset_catalog.record_keys import keys_by_version
+from evenload.dataset_catalog.errors import CorruptProgressError
+from evenload.dataset_catalog.manifest_log import VersionKey
+from evenload.dataset_catalog.progress import LoadProgress, LoadState, fold_progress
+from evenload.dataset_catalog.record_keys import keys_by_version
 
 
 class ProgressContents:

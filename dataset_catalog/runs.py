@@ -29,7 +29,7 @@ import numpy.typing as npt
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from dataset_catalog.foreign_content import NUMBER_MAX
+from evenload.dataset_catalog.foreign_content import NUMBER_MAX
 
 # Of bytes alone, a record of the usual 256 KiB holds a quarter of that. Readers reserve memory by it.
 SAMPLES_PER_RECORD_MAX = 1 << 20

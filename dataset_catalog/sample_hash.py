@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from dataset_catalog.errors import UnsupportedTypeError
+from evenload.dataset_catalog.errors import UnsupportedTypeError
 
 HashArray = npt.NDArray[np.uint64]  # [rows, 2]: low 64 bits, high 64 bits
 _ByteArray = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ import base64
 
 import pyarrow as pa
 
-from dataset_catalog.errors import UnsupportedTypeError
+from evenload.dataset_catalog.errors import UnsupportedTypeError
 
 COLUMNS_MAX = 1 << 16
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import stamina
 
-from dataset_catalog.encoding import (
+from evenload.dataset_catalog.encoding import (
     RECORD_HEADER,
     add_checksum,
     encode_records,
@@ -25,7 +25,7 @@ from dataset_catalog.encoding import (
     record_header,
     sample_hashes,
 )
-from dataset_catalog.manifest import (
+from evenload.dataset_catalog.manifest import (
     DatasetManifest,
     Encoding,
     PartitionRuns,
@@ -33,10 +33,10 @@ from dataset_catalog.manifest import (
     encode_schema,
     runs_of_records,
 )
-from dataset_catalog.progress import LoadProgress
-from dataset_catalog.topic_admin import TopicAdmin, TopicDescription
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
+from evenload.dataset_catalog.progress import LoadProgress
+from evenload.dataset_catalog.topic_admin import TopicAdmin, TopicDescription
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 
 LOAD_ID = "0123456789abcdef"
 

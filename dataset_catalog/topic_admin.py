@@ -24,9 +24,9 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from dataset_catalog.errors import failure
-from kafka_connection import Connection
-from kafka_connection.clients import code_of, describe_brokers, may_pass, open_admin
+from evenload.dataset_catalog.errors import failure
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import code_of, describe_brokers, may_pass, open_admin
 
 OffsetKind = Literal["log start", "last stable", "log end"]
 _POLL_S = 0.05

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataset_catalog.encoding import (
+from evenload.dataset_catalog.encoding import (
     add_checksum,
     decode_records,
     decode_value,
@@ -33,12 +33,12 @@ from dataset_catalog.encoding import (
     sample_hashes,
     value_hash,
 )
-from dataset_catalog.errors import CorruptManifestError, UndecodableValueError
-from dataset_catalog.foreign_content import refused_as
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns
-from dataset_catalog.runs import Int64Array
-from dataset_catalog.sample_hash import CHECKSUM_MODULUS
-from dataset_catalog.sample_set import SampleSet
+from evenload.dataset_catalog.errors import CorruptManifestError, UndecodableValueError
+from evenload.dataset_catalog.foreign_content import refused_as
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.runs import Int64Array
+from evenload.dataset_catalog.sample_hash import CHECKSUM_MODULUS
+from evenload.dataset_catalog.sample_set import SampleSet
 
 _PENDING_RECORDS = 4096
 # JSON of empty lists takes thirty times as much once it is read.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dataset_catalog.catalog import check_topic
-from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.topic_admin import TopicAdmin
-from dataset_catalog.verification import Verification, VerifyReport
-from kafka_connection import Connection
+from evenload.dataset_catalog.catalog import check_topic
+from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.dataset_catalog.verification import Verification, VerifyReport
+from evenload.kafka_connection import Connection
 
 __all__ = ["VerifyReport", "verify"]
 

@@ -21,18 +21,18 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 from playwright.sync_api import Route as BrowserRequest
 
-from router.config import RouterConfig
-from router.route import Route
-from router.router import Router
-from router.scoring import ScoreContext
-from telemetry_collector import BrokerSnapshot, CachedSnapshot, ClusterSnapshot
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.history import History
-from telemetry_collector.service.overview import Explanation, make_overview
-from telemetry_collector.service.page import load_page
-from telemetry_collector.statistics import CollectorStatistics
-from telemetry_collector.testing import make_snapshot
-from telemetry_collector.weights import Weights
+from evenload.router.config import RouterConfig
+from evenload.router.route import Route
+from evenload.router.router import Router
+from evenload.router.scoring import ScoreContext
+from evenload.telemetry_collector import BrokerSnapshot, CachedSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.history import History
+from evenload.telemetry_collector.service.overview import Explanation, make_overview
+from evenload.telemetry_collector.service.page import load_page
+from evenload.telemetry_collector.statistics import CollectorStatistics
+from evenload.telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.weights import Weights
 
 GIB = 1 << 30
 MIB = 1 << 20

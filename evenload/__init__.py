@@ -12,14 +12,14 @@ from typing import Any
 from evenload.extras import missing_extra
 
 _HOMES = {
-    "BalancedProducer": "kafka_plugin.producer",
-    "Batch": "ray_trainer.reading.batch",
-    "Connection": "kafka_connection.connection",
-    "DatasetReader": "ray_trainer.reading.reader",
-    "NodeAwarePartitioner": "kafka_plugin.partitioner",
-    "Session": "ray_trainer.training.session",
-    "load_dataset": "kafka_plugin.loader",
-    "prepare_model": "ray_trainer.training.model",
+    "BalancedProducer": "evenload.kafka_plugin.producer",
+    "Batch": "evenload.ray_trainer.reading.batch",
+    "Connection": "evenload.kafka_connection.connection",
+    "DatasetReader": "evenload.ray_trainer.reading.reader",
+    "NodeAwarePartitioner": "evenload.kafka_plugin.partitioner",
+    "Session": "evenload.ray_trainer.training.session",
+    "load_dataset": "evenload.kafka_plugin.loader",
+    "prepare_model": "evenload.ray_trainer.training.model",
 }
 
 __all__ = list(_HOMES)

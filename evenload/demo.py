@@ -20,21 +20,28 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.catalog import Catalog
 from evenload.demo_report import DemoStory, Recovery, write_report
 from evenload.digits import draw_digits
+from evenload.kafka_connection.clients import confluent_producer
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import temporary_cluster
-from kafka_connection.clients import confluent_producer
-from kafka_connection.connection import Connection
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.topics import create_topic
-from ray_trainer.training.audit import audit
-from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, Note, Recovered, StepDone
-from ray_trainer.training.train_config import TrainConfig, TrainResult
-from ray_trainer.training.trainer import train
-from router.forecast import best_possible
-from telemetry_collector.collector import sample_once
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.events import (
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    Note,
+    Recovered,
+    StepDone,
+)
+from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
+from evenload.ray_trainer.training.trainer import train
+from evenload.router.forecast import best_possible
+from evenload.telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 MIB = 1 << 20
 CAPACITY_BYTES = (80 * MIB, 80 * MIB, 48 * MIB)

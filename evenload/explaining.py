@@ -5,12 +5,12 @@ The collector measures and the router decides; this is where the two meet for so
 
 from __future__ import annotations
 
-from kafka_plugin.patience_in_thread import PatienceInThread
-from kafka_plugin.weights_in_force import WeightsInForce
-from router.router import Router
-from telemetry_collector.service.overview import Explanation
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.weights import Weights
+from evenload.kafka_plugin.patience_in_thread import PatienceInThread
+from evenload.kafka_plugin.weights_in_force import WeightsInForce
+from evenload.router.router import Router
+from evenload.telemetry_collector.service.overview import Explanation
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["Explainer"]
 

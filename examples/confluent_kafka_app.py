@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from evenload import BalancedProducer  # evenload: was `from confluent_kafka import Producer`
-from kafka_connection import resolve_connection  # evenload
+from evenload.kafka_connection import resolve_connection  # evenload
 
 
 class Deliveries:

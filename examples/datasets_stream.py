@@ -15,7 +15,7 @@ import datasets
 from confluent_kafka import KafkaError
 
 from evenload import BalancedProducer  # evenload: was `from confluent_kafka import Producer`
-from kafka_connection import resolve_connection  # evenload
+from evenload.kafka_connection import resolve_connection  # evenload
 
 READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 ROWS_A_BATCH = 500

@@ -14,7 +14,7 @@ from pathlib import Path
 from kafka import KafkaProducer
 
 from evenload import NodeAwarePartitioner  # evenload
-from kafka_connection import resolve_connection  # evenload
+from evenload.kafka_connection import resolve_connection  # evenload
 
 READING_BYTES = 548  # about
 

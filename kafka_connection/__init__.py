@@ -6,16 +6,16 @@ topic_leaders.py, fetch_messages.py and record_batches.py. They are imported by 
 
 from __future__ import annotations
 
-from .connection import Connection
-from .environment import evenload_home, resolve_connection
-from .errors import (
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.environment import evenload_home, resolve_connection
+from evenload.kafka_connection.errors import (
     BadConnectionFileError,
     BrokersUnreachableError,
     KafkaConnectionError,
     NoClusterError,
     NoCredentialsError,
 )
-from .oauth import OAuth
+from evenload.kafka_connection.oauth import OAuth
 
 __all__ = [
     "BadConnectionFileError",

@@ -31,7 +31,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from kafka_connection.fetch_messages import FETCH_API_KEY, FETCH_VERSION
+from evenload.kafka_connection.fetch_messages import FETCH_API_KEY, FETCH_VERSION
 
 CLIENT_ID: Final = "evenload-reader"
 _FRAME_BYTES_MAX: Final = 256 << 20  # more isn't Kafka talking: a TLS alert read as a length is 336 MiB

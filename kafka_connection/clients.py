@@ -2,7 +2,7 @@
 
 What correctness rests on (`acks`, idempotence, isolation, where to start reading) is passed
 explicitly here, never left to a default that differs between clients. Both clients' own log
-lines go to Python logging (`kafka_connection.librdkafka`, `kafka`), never to stderr, and their
+lines go to Python logging (`evenload.kafka_connection.librdkafka`, `kafka`), never to stderr, and their
 exceptions are translated here: nothing above sees a client library's class for "unreachable".
 """
 
@@ -21,11 +21,11 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from .connection import Connection
-from .errors import BrokersUnreachableError, NoCredentialsError
-from .oauth import Tokens
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.errors import BrokersUnreachableError, NoCredentialsError
+from evenload.kafka_connection.oauth import Tokens
 
-_librdkafka_log = logging.getLogger("kafka_connection.librdkafka")
+_librdkafka_log = logging.getLogger("evenload.kafka_connection.librdkafka")
 # Without a handler of theirs, Python would print both clients' warnings (each failed connect) to stderr.
 for _logger in (_librdkafka_log, logging.getLogger("kafka")):
     _logger.addHandler(logging.NullHandler())

@@ -27,8 +27,8 @@ from pydantic import (
     model_validator,
 )
 
-from .oauth import OAuth, Tokens, secret_of
-from .secrets import BearerToken
+from evenload.kafka_connection.oauth import OAuth, Tokens, secret_of
+from evenload.kafka_connection.secrets import BearerToken
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]

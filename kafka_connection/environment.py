@@ -29,9 +29,9 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
-from .connection import Connection, first_reason
-from .errors import BadConnectionFileError, NoClusterError
-from .secrets import warn_if_others_can_read
+from evenload.kafka_connection.connection import Connection, first_reason
+from evenload.kafka_connection.errors import BadConnectionFileError, NoClusterError
+from evenload.kafka_connection.secrets import warn_if_others_can_read
 
 CLUSTER_FOLDER = "cluster"
 CLUSTER_FILE = "cluster.json"

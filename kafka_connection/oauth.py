@@ -33,8 +33,8 @@ from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from .errors import NoCredentialsError
-from .secrets import read_secret
+from evenload.kafka_connection.errors import NoCredentialsError
+from evenload.kafka_connection.secrets import read_secret
 
 __all__ = ["OAuth", "Token", "Tokens"]
 

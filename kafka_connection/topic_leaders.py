@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from kafka.protocol.metadata import MetadataRequest
 
-from kafka_connection.broker_connection import BrokerConnection, BrokerLostError
+from evenload.kafka_connection.broker_connection import BrokerConnection, BrokerLostError
 
 _METADATA_VERSION: Final = 12
 

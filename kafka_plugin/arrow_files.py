@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_plugin.errors import MalformedSourceError, UnsupportedSourceError, sentence
-from kafka_plugin.sample_schema import plain_batch, plain_schema, select_columns
+from evenload.kafka_plugin.errors import MalformedSourceError, UnsupportedSourceError, sentence
+from evenload.kafka_plugin.sample_schema import plain_batch, plain_schema, select_columns
 
 _READ_BYTES = 8 << 20
 _MAX_ROWS = 65536

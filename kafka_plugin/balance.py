@@ -21,13 +21,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from dataset_catalog.errors import CatalogError, CatalogRefusedError
-from kafka_connection import Connection
-from kafka_plugin.balance_admin import BalanceAdmin
-from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_log import BALANCE_TOPIC, BalanceLog
-from kafka_plugin.balance_record import BalanceRecord
-from kafka_plugin.errors import (
+from evenload.dataset_catalog.errors import CatalogError, CatalogRefusedError
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.balance_admin import BalanceAdmin
+from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.balance_log import BALANCE_TOPIC, BalanceLog
+from evenload.kafka_plugin.balance_record import BalanceRecord
+from evenload.kafka_plugin.errors import (
     BalanceCancelledError,
     BalanceError,
     BalanceInProgressError,
@@ -35,14 +35,14 @@ from kafka_plugin.errors import (
     BalanceRefusedError,
     UnreadableBalanceError,
 )
-from kafka_plugin.reassignment import Mover, StepProgress, ours_running
-from kafka_plugin.replication_throttle import FoundThrottle, find_throttles, lift_throttle
-from router.move_plan import MovePlan
-from router.moves import plan_moves, settled, still_possible
-from telemetry_collector.collector import sample_once
-from telemetry_collector.opening import read_weights
-from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
-from telemetry_collector.weights import Weights
+from evenload.kafka_plugin.reassignment import Mover, StepProgress, ours_running
+from evenload.kafka_plugin.replication_throttle import FoundThrottle, find_throttles, lift_throttle
+from evenload.router.move_plan import MovePlan
+from evenload.router.moves import plan_moves, settled, still_possible
+from evenload.telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.opening import read_weights
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = [
     "BalanceOutcome",

@@ -24,10 +24,10 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from kafka_connection import Connection
-from kafka_connection.clients import describe_brokers, may_pass, open_admin
-from kafka_plugin.errors import BalanceInterruptedError, BalanceRefusedError
-from telemetry_collector.snapshot import TopicPartition
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import describe_brokers, may_pass, open_admin
+from evenload.kafka_plugin.errors import BalanceInterruptedError, BalanceRefusedError
+from evenload.telemetry_collector.snapshot import TopicPartition
 
 __all__ = ["BalanceAdmin", "Reassignment", "SettingChange"]
 

@@ -25,16 +25,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dataset_catalog.internal_topics import (
+from evenload.dataset_catalog.internal_topics import (
     PARTITION,
     ensure_internal_topics,
     latest_records,
     wait_for_stable_end,
 )
-from kafka_connection import Connection
-from kafka_plugin.balance_record import BalanceRecord, decode_record
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import (
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.balance_record import BalanceRecord, decode_record
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import (
     BalanceCancelledError,
     BalanceInProgressError,
     BalanceInterruptedError,
@@ -45,7 +45,7 @@ from kafka_plugin.errors import (
     UnreadableBalanceError,
     WriteNotAllowedError,
 )
-from kafka_plugin.transactional_writer import ProducerFencedError, TransactionalWriter
+from evenload.kafka_plugin.transactional_writer import ProducerFencedError, TransactionalWriter
 
 __all__ = ["BALANCE_TOPIC", "TRANSACTIONAL_ID", "BalanceLog"]
 

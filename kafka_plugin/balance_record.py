@@ -22,10 +22,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from dataset_catalog.process_identity import is_running, this_process
-from kafka_plugin.errors import UnreadableBalanceError
-from router.move_plan import Move
-from telemetry_collector.snapshot import TopicPartition
+from evenload.dataset_catalog.process_identity import is_running, this_process
+from evenload.kafka_plugin.errors import UnreadableBalanceError
+from evenload.router.move_plan import Move
+from evenload.telemetry_collector.snapshot import TopicPartition
 
 __all__ = ["BalanceRecord", "Target", "ThrottleRecord", "decode_record"]
 

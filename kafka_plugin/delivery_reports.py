@@ -16,8 +16,8 @@ from types import MethodType
 
 from confluent_kafka import KafkaError, Message
 
-from kafka_connection.refusals import missing_permission
-from kafka_plugin.turns import Turn
+from evenload.kafka_connection.refusals import missing_permission
+from evenload.kafka_plugin.turns import Turn
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_plugin.errors import UnsupportedSourceError
+from evenload.kafka_plugin.errors import UnsupportedSourceError
 
 _MAX_CHUNKS = 16
 _WRITE_BYTES = 8 << 20

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_plugin.errors import EmptySourceError, MalformedSourceError, UnsupportedSourceError
-from kafka_plugin.sample_schema import class_label_field, image_field
+from evenload.kafka_plugin.errors import EmptySourceError, MalformedSourceError, UnsupportedSourceError
+from evenload.kafka_plugin.sample_schema import class_label_field, image_field
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _NO_BYTES = "is an image of no bytes"

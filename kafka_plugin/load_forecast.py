@@ -18,18 +18,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.errors import UnknownDatasetError
-from dataset_catalog.manifest import DatasetManifest
-from kafka_connection import Connection
-from kafka_plugin.block_size import choose_num_partitions
-from kafka_plugin.errors import PluginConfigError
-from kafka_plugin.partitioner import java_partition
-from kafka_plugin.topics import default_replication
-from router.forecast import Forecast, forecast, planned_layout
-from router.forecast_advice import advise_load
-from router.placement import place_partitions
-from router.strategies import (
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.errors import UnknownDatasetError
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.block_size import choose_num_partitions
+from evenload.kafka_plugin.errors import PluginConfigError
+from evenload.kafka_plugin.partitioner import java_partition
+from evenload.kafka_plugin.topics import default_replication
+from evenload.router.forecast import Forecast, forecast, planned_layout
+from evenload.router.forecast_advice import advise_load
+from evenload.router.placement import place_partitions
+from evenload.router.strategies import (
     DRAW_BYTES,
     StrategyForecast,
     by_chance,
@@ -39,10 +39,10 @@ from router.strategies import (
     routed,
     with_topic,
 )
-from telemetry_collector.collector import sample_once
-from telemetry_collector.opening import read_weights
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.opening import read_weights
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["LoadForecast", "forecast_load"]
 

@@ -7,14 +7,14 @@ from typing import cast
 
 import stamina
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.encoding import storable_schema
-from dataset_catalog.errors import CatalogUnavailableError, OpenTransactionError
-from dataset_catalog.manifest import DatasetManifest, Encoding, ValueFormat, encode_schema
-from dataset_catalog.progress import LoadState
-from kafka_connection import BrokersUnreachableError
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.sources import Source
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.encoding import storable_schema
+from evenload.dataset_catalog.errors import CatalogUnavailableError, OpenTransactionError
+from evenload.dataset_catalog.manifest import DatasetManifest, Encoding, ValueFormat, encode_schema
+from evenload.dataset_catalog.progress import LoadState
+from evenload.kafka_connection import BrokersUnreachableError
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.sources import Source
 
 
 def publish_load(

@@ -28,27 +28,27 @@ from typing import Self
 import stamina
 from pydantic import JsonValue
 
-from dataset_catalog.catalog import LOADS_TOPIC, Catalog
-from dataset_catalog.encoding import format_checksum
-from dataset_catalog.errors import CatalogError, CatalogUnavailableError, OpenTransactionError
-from dataset_catalog.manifest import Run
-from dataset_catalog.process_identity import this_process
-from dataset_catalog.progress import LoadProgress, LoadState, ProgressKey
-from kafka_connection import BrokersUnreachableError, Connection, KafkaConnectionError
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import (
+from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.encoding import format_checksum
+from evenload.dataset_catalog.errors import CatalogError, CatalogUnavailableError, OpenTransactionError
+from evenload.dataset_catalog.manifest import Run
+from evenload.dataset_catalog.process_identity import this_process
+from evenload.dataset_catalog.progress import LoadProgress, LoadState, ProgressKey
+from evenload.kafka_connection import BrokersUnreachableError, Connection, KafkaConnectionError
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import (
     LoaderFencedError,
     LoadError,
     LoadInterruptedError,
     TransactionFailedError,
     sentence,
 )
-from kafka_plugin.load_telemetry import LoadTelemetry
-from kafka_plugin.load_watch import newest_sign_of_life
-from kafka_plugin.record_stream import RecordGroup, RecordLayout, RecordStream
-from kafka_plugin.routing import TopicRouting
-from kafka_plugin.sources import Source
-from kafka_plugin.transactional_writer import (
+from evenload.kafka_plugin.load_telemetry import LoadTelemetry
+from evenload.kafka_plugin.load_watch import newest_sign_of_life
+from evenload.kafka_plugin.record_stream import RecordGroup, RecordLayout, RecordStream
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.sources import Source
+from evenload.kafka_plugin.transactional_writer import (
     LIBRDKAFKA_CHOOSES,
     ProducerFencedError,
     TransactionalWriter,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import time
 
-from kafka_plugin.routing import TopicRouting
-from kafka_plugin.weights_in_force import WeightsInForce
-from telemetry_collector.opening import AnyCollector
-from telemetry_collector.reports import Intent
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.weights_in_force import WeightsInForce
+from evenload.telemetry_collector.opening import AnyCollector
+from evenload.telemetry_collector.reports import Intent
 
 _log = logging.getLogger(__name__)
 _ANNOUNCE_S = 1.0

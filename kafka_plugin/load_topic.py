@@ -10,19 +10,19 @@ import logging
 import re
 from collections.abc import Container
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.errors import CatalogError
-from dataset_catalog.manifest import DatasetManifest
-from kafka_connection import Connection, KafkaConnectionError
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import TopicError
-from kafka_plugin.load_run import LoadIdentity
-from kafka_plugin.topics import create_topic, default_replication, delete_empty_topics
-from router.errors import RouterError
-from router.placement import place_partitions
-from telemetry_collector.errors import CollectorError
-from telemetry_collector.opening import AnyCollector
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.errors import CatalogError
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection import Connection, KafkaConnectionError
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import TopicError
+from evenload.kafka_plugin.load_run import LoadIdentity
+from evenload.kafka_plugin.topics import create_topic, default_replication, delete_empty_topics
+from evenload.router.errors import RouterError
+from evenload.router.placement import place_partitions
+from evenload.telemetry_collector.errors import CollectorError
+from evenload.telemetry_collector.opening import AnyCollector
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 _log = logging.getLogger(__name__)
 _SNAPSHOT_TIMEOUT_S = 10.0

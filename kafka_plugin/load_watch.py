@@ -8,14 +8,14 @@ believes nothing but that somebody wrote it. What is committed is dataset_catalo
 
 from __future__ import annotations
 
-from dataset_catalog.catalog import LOADS_TOPIC
-from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.errors import CorruptProgressError
-from dataset_catalog.internal_topics import PARTITION
-from dataset_catalog.progress import LoadProgress
-from dataset_catalog.record_keys import parse_key
-from dataset_catalog.topic_admin import TopicAdmin
-from kafka_connection import Connection
+from evenload.dataset_catalog.catalog import LOADS_TOPIC
+from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.errors import CorruptProgressError
+from evenload.dataset_catalog.internal_topics import PARTITION
+from evenload.dataset_catalog.progress import LoadProgress
+from evenload.dataset_catalog.record_keys import parse_key
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import Connection
 
 
 def newest_sign_of_life(

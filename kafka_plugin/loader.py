@@ -36,34 +36,38 @@ import stamina
 import xxhash
 from pydantic import JsonValue
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.encoding import storable_schema
-from dataset_catalog.errors import (
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.encoding import storable_schema
+from evenload.dataset_catalog.errors import (
     CatalogError,
     CatalogUnavailableError,
     DatasetExistsError,
     LoadInProgressError,
 )
-from dataset_catalog.liveness import may_be_loading
-from dataset_catalog.manifest import (
+from evenload.dataset_catalog.liveness import may_be_loading
+from evenload.dataset_catalog.manifest import (
     DatasetManifest,
     Encoding,
     ValueFormat,
     check_dataset_name,
 )
-from dataset_catalog.process_identity import this_process
-from dataset_catalog.progress import LoadProgress, LoadState
-from dataset_catalog.topic_admin import TopicAdmin
-from kafka_connection import (
+from evenload.dataset_catalog.process_identity import this_process
+from evenload.dataset_catalog.progress import LoadProgress, LoadState
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import (
     BrokersUnreachableError,
     Connection,
     KafkaConnectionError,
     resolve_connection,
 )
-from kafka_connection.clients import open_admin
-from kafka_plugin.block_size import choose_block_bytes, choose_num_partitions, choose_samples_per_record
-from kafka_plugin.config import LoaderConfig, Strategy
-from kafka_plugin.errors import (
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.block_size import (
+    choose_block_bytes,
+    choose_num_partitions,
+    choose_samples_per_record,
+)
+from evenload.kafka_plugin.config import LoaderConfig, Strategy
+from evenload.kafka_plugin.errors import (
     LoaderFencedError,
     LoadInterruptedError,
     PluginConfigError,
@@ -72,21 +76,21 @@ from kafka_plugin.errors import (
     TransactionFailedError,
     sentence,
 )
-from kafka_plugin.load_publish import publish_load
-from kafka_plugin.load_run import LoadIdentity, LoadRun, Progress
-from kafka_plugin.load_telemetry import LoadTelemetry
-from kafka_plugin.load_topic import create_load_topic, load_topic_name, sweep_topics, take_snapshot
-from kafka_plugin.load_watch import newest_sign_of_life
-from kafka_plugin.patience_in_thread import PatienceInThread
-from kafka_plugin.record_stream import RecordLayout, encoded_bytes_per_sample, records_per_group
-from kafka_plugin.routing import TopicRouting
-from kafka_plugin.sources import Source, open_source
-from kafka_plugin.transactional_writer import TransactionalWriter
-from kafka_plugin.weights_in_force import WeightsInForce
-from router.config import RouterConfig
-from router.router import Router
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.opening import AnyCollector, open_collector
+from evenload.kafka_plugin.load_publish import publish_load
+from evenload.kafka_plugin.load_run import LoadIdentity, LoadRun, Progress
+from evenload.kafka_plugin.load_telemetry import LoadTelemetry
+from evenload.kafka_plugin.load_topic import create_load_topic, load_topic_name, sweep_topics, take_snapshot
+from evenload.kafka_plugin.load_watch import newest_sign_of_life
+from evenload.kafka_plugin.patience_in_thread import PatienceInThread
+from evenload.kafka_plugin.record_stream import RecordLayout, encoded_bytes_per_sample, records_per_group
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.sources import Source, open_source
+from evenload.kafka_plugin.transactional_writer import TransactionalWriter
+from evenload.kafka_plugin.weights_in_force import WeightsInForce
+from evenload.router.config import RouterConfig
+from evenload.router.router import Router
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.opening import AnyCollector, open_collector
 
 _log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from typing import Any, Self
 from kafka.cluster import ClusterMetadata
 from kafka.partitioner import Partitioner, murmur2
 
-from kafka_connection import Connection, resolve_connection
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer_routing import ProducerRouting
-from router.config import RouterConfig
-from telemetry_collector.opening import AnyCollector
+from evenload.kafka_connection import Connection, resolve_connection
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer_routing import ProducerRouting
+from evenload.router.config import RouterConfig
+from evenload.telemetry_collector.opening import AnyCollector
 
 _TURN_MAX_BYTES = 256 << 10  # there is no clock by which a turn of a slow producer would end
 _QUEUED_S = 30.0  # kafka-python's queue has no bound; a record counts as stored then, seen there or not

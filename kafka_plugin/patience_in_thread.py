@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from router.patience import OverdueError, Patience
+from evenload.router.patience import OverdueError, Patience
 
 T = TypeVar("T")
 

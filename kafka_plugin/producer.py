@@ -30,22 +30,22 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kafka_connection import Connection, KafkaConnectionError
-from kafka_connection.environment import with_telemetry
-from kafka_plugin.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports, explained
-from kafka_plugin.errors import PluginConfigError, TopicError
-from kafka_plugin.producer_routing import ProducerRouting
-from kafka_plugin.producer_settings import connection_of, full_batch_bytes, needs_latency, turn_s
-from kafka_plugin.topic_turns import TopicTurns
-from kafka_plugin.topics import wait_for_leaders
-from router.config import RouterConfig
-from telemetry_collector.opening import AnyCollector
-from telemetry_collector.sources.client_statistics import ClientStatisticsSource
+from evenload.kafka_connection import Connection, KafkaConnectionError
+from evenload.kafka_connection.environment import with_telemetry
+from evenload.kafka_plugin.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.delivery_reports import DeliveryCallback, TopicReports, explained
+from evenload.kafka_plugin.errors import PluginConfigError, TopicError
+from evenload.kafka_plugin.producer_routing import ProducerRouting
+from evenload.kafka_plugin.producer_settings import connection_of, full_batch_bytes, needs_latency, turn_s
+from evenload.kafka_plugin.topic_turns import TopicTurns
+from evenload.kafka_plugin.topics import wait_for_leaders
+from evenload.router.config import RouterConfig
+from evenload.telemetry_collector.opening import AnyCollector
+from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
 _log = logging.getLogger(__name__)
-_client_log = logging.getLogger("kafka_plugin.librdkafka")
+_client_log = logging.getLogger("evenload.kafka_plugin.librdkafka")
 _client_log.addHandler(logging.NullHandler())
 _STATISTICS_MS = 5000
 _STATISTICS_AGE_MAX_S = 30.0

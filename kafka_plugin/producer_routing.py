@@ -25,18 +25,18 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from kafka_connection import Connection
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.patience_in_thread import PatienceInThread
-from kafka_plugin.routing import PartitionCounter, TopicRouting
-from kafka_plugin.weights_in_force import WeightsInForce
-from router.config import RouterConfig
-from router.router import Router
-from telemetry_collector.collector import Collector
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import CollectorError
-from telemetry_collector.opening import AnyCollector, open_collector
-from telemetry_collector.sources.client_statistics import ClientStatisticsSource
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.patience_in_thread import PatienceInThread
+from evenload.kafka_plugin.routing import PartitionCounter, TopicRouting
+from evenload.kafka_plugin.weights_in_force import WeightsInForce
+from evenload.router.config import RouterConfig
+from evenload.router.router import Router
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.errors import CollectorError
+from evenload.telemetry_collector.opening import AnyCollector, open_collector
+from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 5.0

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kafka_connection import Connection
-from kafka_connection.connection import first_reason
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.errors import PluginConfigError
-from router.config import RouterConfig
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.connection import first_reason
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.errors import PluginConfigError
+from evenload.router.config import RouterConfig
 
 _DEFAULT_PORT = 9092  # RD_KAFKA_PORT
 _LINGER_MS, _BATCH_BYTES = 5, 1_000_000  # librdkafka's defaults

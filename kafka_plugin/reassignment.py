@@ -21,21 +21,21 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from dataset_catalog.errors import CatalogError
-from kafka_connection import KafkaConnectionError
-from kafka_plugin.balance_admin import BalanceAdmin
-from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_log import BalanceLog
-from kafka_plugin.balance_record import BalanceRecord, Target
-from kafka_plugin.errors import (
+from evenload.dataset_catalog.errors import CatalogError
+from evenload.kafka_connection import KafkaConnectionError
+from evenload.kafka_plugin.balance_admin import BalanceAdmin
+from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.balance_log import BalanceLog
+from evenload.kafka_plugin.balance_record import BalanceRecord, Target
+from evenload.kafka_plugin.errors import (
     BalanceCancelledError,
     BalanceInterruptedError,
     BalanceRefusedError,
     ReassignmentRefusedError,
 )
-from kafka_plugin.replication_throttle import lift_throttle, plan_throttle, set_throttle
-from router.move_plan import Move
-from telemetry_collector.snapshot import TopicPartition
+from evenload.kafka_plugin.replication_throttle import lift_throttle, plan_throttle, set_throttle
+from evenload.router.move_plan import Move
+from evenload.telemetry_collector.snapshot import TopicPartition
 
 __all__ = ["Mover", "StepProgress", "ours_running"]
 

@@ -23,16 +23,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataset_catalog.encoding import (
+from evenload.dataset_catalog.encoding import (
     add_checksum,
     encode_records,
     encode_samples,
     record_header,
     sample_hashes,
 )
-from dataset_catalog.manifest import Encoding, ValueFormat
-from kafka_plugin.errors import SampleTooLargeError
-from kafka_plugin.sources import Source
+from evenload.dataset_catalog.manifest import Encoding, ValueFormat
+from evenload.kafka_plugin.errors import SampleTooLargeError
+from evenload.kafka_plugin.sources import Source
 
 _RECORD_OVERHEAD_BYTES = 256  # a record's and a batch's own fields, and the header
 _SPLIT_FACTOR = 4

@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kafka_plugin.balance_admin import BalanceAdmin, SettingChange
-from kafka_plugin.balance_record import ThrottleRecord
-from kafka_plugin.errors import BalanceInterruptedError
-from router.move_plan import Move
+from evenload.kafka_plugin.balance_admin import BalanceAdmin, SettingChange
+from evenload.kafka_plugin.balance_record import ThrottleRecord
+from evenload.kafka_plugin.errors import BalanceInterruptedError
+from evenload.router.move_plan import Move
 
 __all__ = ["FoundThrottle", "find_throttles", "lift_throttle", "plan_throttle", "set_throttle"]
 

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from kafka_plugin.own_bytes import OwnBytes, OwnPart
-from router.route import Route
-from router.router import Router
-from router.scoring import Willingness
-from telemetry_collector.cache import SnapshotCache
-from telemetry_collector.reports import RouteReport
-from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from evenload.kafka_plugin.own_bytes import OwnBytes, OwnPart
+from evenload.router.route import Route
+from evenload.router.router import Router
+from evenload.router.scoring import Willingness
+from evenload.telemetry_collector.cache import SnapshotCache
+from evenload.telemetry_collector.reports import RouteReport
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
 _log = logging.getLogger(__name__)
 _MEASURABLE_BYTES = 4 << 20

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pat
 
-from kafka_plugin.errors import MalformedSourceError, UnknownColumnError, UnsupportedSourceError
+from evenload.kafka_plugin.errors import MalformedSourceError, UnknownColumnError, UnsupportedSourceError
 
 FEATURE_KEY = b"evenload.feature"
 CLASS_NAMES_KEY = b"evenload.class_names"

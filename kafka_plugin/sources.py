@@ -30,25 +30,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from kafka_plugin.arrow_files import ArrowFile, ParquetFile, saved_dataset_files
-from kafka_plugin.errors import (
+from evenload.kafka_plugin.arrow_files import ArrowFile, ParquetFile, saved_dataset_files
+from evenload.kafka_plugin.errors import (
     EmptySourceError,
     MalformedSourceError,
     MixedTypesError,
     SourceNotFoundError,
     UnsupportedSourceError,
 )
-from kafka_plugin.held_samples import HeldSamples, hold, hold_mapped
-from kafka_plugin.image_folder import image_facts, is_image_folder, list_images, read_images
-from kafka_plugin.sample_order import written_order
-from kafka_plugin.sample_schema import (
+from evenload.kafka_plugin.held_samples import HeldSamples, hold, hold_mapped
+from evenload.kafka_plugin.image_folder import image_facts, is_image_folder, list_images, read_images
+from evenload.kafka_plugin.sample_order import written_order
+from evenload.kafka_plugin.sample_schema import (
     is_image,
     plain_batch,
     plain_schema,
     readable_features,
     select_columns,
 )
-from kafka_plugin.text_files import DelimitedFile, Dialect, JsonLinesFile, LinesFile
+from evenload.kafka_plugin.text_files import DelimitedFile, Dialect, JsonLinesFile, LinesFile
 
 _GATHER_BYTES = 16 << 20
 _HASH_BYTES = 8 << 20

@@ -38,8 +38,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.types as pat
 
-from kafka_plugin.errors import EmptySourceError, MalformedSourceError, UnknownColumnError, sentence
-from kafka_plugin.number_spelling import (
+from evenload.kafka_plugin.errors import EmptySourceError, MalformedSourceError, UnknownColumnError, sentence
+from evenload.kafka_plugin.number_spelling import (
     FIELD_BYTES,
     changed_integer,
     has_large_doubles,
@@ -47,7 +47,7 @@ from kafka_plugin.number_spelling import (
     has_long_integers,
     may_be_changed,
 )
-from kafka_plugin.sample_schema import plain_schema, select_columns
+from evenload.kafka_plugin.sample_schema import plain_schema, select_columns
 
 BLOCK_BYTES = 32 << 20  # a row can't be longer: a record can't either
 _LINES_PER_BATCH = 16384

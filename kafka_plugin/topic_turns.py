@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from kafka_plugin.delivery_reports import DeliveryCallback, TopicReports
-from kafka_plugin.routing import TopicRouting
-from kafka_plugin.turns import Turn
+from evenload.kafka_plugin.delivery_reports import DeliveryCallback, TopicReports
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.turns import Turn
 
 
 class TopicTurns:

@@ -16,11 +16,11 @@ import kafka
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import ClusterAuthorizationFailedError, KafkaError
 
-from dataset_catalog.topic_admin import TopicAdmin
-from kafka_connection import Connection
-from kafka_connection.clients import code_of, describe_brokers, open_admin
-from kafka_connection.refusals import missing_permission
-from kafka_plugin.errors import TopicError
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import code_of, describe_brokers, open_admin
+from evenload.kafka_connection.refusals import missing_permission
+from evenload.kafka_plugin.errors import TopicError
 
 _POLL_S = 0.03
 

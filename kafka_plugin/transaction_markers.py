@@ -41,11 +41,11 @@ from kafka.errors import (
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
-from dataset_catalog.manifest import Run
-from kafka_connection import BrokersUnreachableError, Connection
-from kafka_connection.clients import describe_brokers, may_pass, open_admin
-from kafka_connection.refusals import missing_permission
-from kafka_plugin.errors import (
+from evenload.dataset_catalog.manifest import Run
+from evenload.kafka_connection import BrokersUnreachableError, Connection
+from evenload.kafka_connection.clients import describe_brokers, may_pass, open_admin
+from evenload.kafka_connection.refusals import missing_permission
+from evenload.kafka_plugin.errors import (
     MarkerRefusedError,
     TransactionFailedError,
     UndecidedTransactionError,

@@ -24,21 +24,21 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kafka import TopicPartition
 
-from dataset_catalog.catalog import LOADS_TOPIC
-from dataset_catalog.encoding import RECORD_HEADER
-from dataset_catalog.manifest import Encoding, Run, runs_of_records
-from dataset_catalog.progress import LoadState
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
-from kafka_connection.refusals import missing_permission
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import (
+from evenload.dataset_catalog.catalog import LOADS_TOPIC
+from evenload.dataset_catalog.encoding import RECORD_HEADER
+from evenload.dataset_catalog.manifest import Encoding, Run, runs_of_records
+from evenload.dataset_catalog.progress import LoadState
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
+from evenload.kafka_connection.refusals import missing_permission
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import (
     LoadError,
     RecordRefusedError,
     TransactionFailedError,
     WriteNotAllowedError,
 )
-from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers
+from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers
 
 LIBRDKAFKA_CHOOSES = ALL_PARTITIONS  # RD_KAFKA_PARTITION_UA; it may write to any of them
 _POLL_S = 0.1

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 
-from kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing import TopicRouting
 
 
 class Turn:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 
-from router.config import RouterConfig
-from router.router import Router
-from telemetry_collector.weights import Weights
+from evenload.router.config import RouterConfig
+from evenload.router.router import Router
+from evenload.telemetry_collector.weights import Weights
 
 _log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router.brokers import BrokerTable
-from router.levelling import ReplicaSet
-from router.min_max import FloatArray
-from router.volumes import name_of
+from evenload.router.brokers import BrokerTable
+from evenload.router.levelling import ReplicaSet
+from evenload.router.min_max import FloatArray
+from evenload.router.volumes import name_of
 
 __all__ = ["Decision", "advise", "put_aside_notes"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from router.min_max import FloatArray
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot
+from evenload.router.min_max import FloatArray
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot
 
 __all__ = ["BoolArray", "BrokerTable", "Layout", "tabulate"]
 

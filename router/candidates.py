@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router.brokers import BrokerTable
-from router.levelling import ReplicaSet
-from router.min_max import FloatArray
-from router.scoring import Willingness
-from router.volumes import broker_of
+from evenload.router.brokers import BrokerTable
+from evenload.router.levelling import ReplicaSet
+from evenload.router.min_max import FloatArray
+from evenload.router.scoring import Willingness
+from evenload.router.volumes import broker_of
 
 __all__ = ["Candidates", "choose_candidates"]
 

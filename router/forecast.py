@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router.brokers import BrokerTable, Layout, tabulate
-from router.levelling import GoalContext, disk_usage, group_replica_sets
-from router.min_max import FloatArray, level_anywhere
-from telemetry_collector.snapshot import ClusterSnapshot, PartitionSnapshot
+from evenload.router.brokers import BrokerTable, Layout, tabulate
+from evenload.router.levelling import GoalContext, disk_usage, group_replica_sets
+from evenload.router.min_max import FloatArray, level_anywhere
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, PartitionSnapshot
 
 __all__ = ["Forecast", "best_possible", "forecast", "planned_layout"]
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from router.config import RouterConfig
-from router.errors import NotEnoughBrokersError
-from router.forecast import Forecast, forecast, planned_layout
-from router.move_plan import MovePlan
-from router.moves import plan_moves
-from router.placement import place_partitions
-from router.strategies import StrategyForecast, by_shares, routed
-from telemetry_collector.snapshot import ClusterSnapshot, PartitionSnapshot
+from evenload.router.config import RouterConfig
+from evenload.router.errors import NotEnoughBrokersError
+from evenload.router.forecast import Forecast, forecast, planned_layout
+from evenload.router.move_plan import MovePlan
+from evenload.router.moves import plan_moves
+from evenload.router.placement import place_partitions
+from evenload.router.strategies import StrategyForecast, by_shares, routed
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, PartitionSnapshot
 
 __all__ = ["advise_load", "after_moves"]
 

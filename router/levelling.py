@@ -30,10 +30,10 @@ from functools import partial
 
 import numpy as np
 
-from router.min_max import FloatArray, MinMaxProblem, level
-from router.patience import OverdueError, Patience
-from router.plugins import Weighted
-from telemetry_collector.snapshot import PartitionSnapshot
+from evenload.router.min_max import FloatArray, MinMaxProblem, level
+from evenload.router.patience import OverdueError, Patience
+from evenload.router.plugins import Weighted
+from evenload.telemetry_collector.snapshot import PartitionSnapshot
 
 __all__ = [
     "Goal",

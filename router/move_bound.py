@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.optimize
 
-from router.brokers import BoolArray
-from router.min_max import FloatArray
+from evenload.router.brokers import BoolArray
+from evenload.router.min_max import FloatArray
 
 __all__ = ["least_bytes_to_move"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from telemetry_collector.snapshot import TopicPartition
+from evenload.telemetry_collector.snapshot import TopicPartition
 
 __all__ = ["Move", "MovePlan", "MoveStep", "is_internal_topic"]
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router.brokers import BoolArray
-from router.min_max import FloatArray
-from router.move_state import Hop, MoveState
+from evenload.router.brokers import BoolArray
+from evenload.router.min_max import FloatArray
+from evenload.router.move_state import Hop, MoveState
 
 __all__ = ["drain", "level_by_hops", "take_back_needless"]
 

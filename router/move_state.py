@@ -14,10 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from router.brokers import BoolArray, tabulate
-from router.min_max import FloatArray
-from router.move_plan import Move
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
+from evenload.router.brokers import BoolArray, tabulate
+from evenload.router.min_max import FloatArray
+from evenload.router.move_plan import Move
+from evenload.telemetry_collector.snapshot import (
+    BrokerSnapshot,
+    ClusterSnapshot,
+    PartitionSnapshot,
+    TopicPartition,
+)
 
 __all__ = ["Hop", "IntArray", "MoveState"]
 

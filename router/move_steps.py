@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from router.min_max import FloatArray
-from router.move_plan import Move, MoveStep
-from router.move_state import IntArray, MoveState
+from evenload.router.min_max import FloatArray
+from evenload.router.move_plan import Move, MoveStep
+from evenload.router.move_state import IntArray, MoveState
 
 __all__ = ["best_beginning", "change_of_bytes", "in_steps"]
 

@@ -29,13 +29,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from router.min_max import FloatArray
-from router.move_bound import least_bytes_to_move
-from router.move_plan import Move, MovePlan, MoveStep, is_internal_topic
-from router.move_search import drain, level_by_hops, take_back_needless
-from router.move_state import MoveState
-from router.move_steps import best_beginning, change_of_bytes, in_steps
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
+from evenload.router.min_max import FloatArray
+from evenload.router.move_bound import least_bytes_to_move
+from evenload.router.move_plan import Move, MovePlan, MoveStep, is_internal_topic
+from evenload.router.move_search import drain, level_by_hops, take_back_needless
+from evenload.router.move_state import MoveState
+from evenload.router.move_steps import best_beginning, change_of_bytes, in_steps
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
 
 __all__ = ["plan_moves", "settled", "still_possible"]
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from router.plugins import is_built_in
+from evenload.router.plugins import is_built_in
 
 __all__ = ["OverdueError", "Patience"]
 

@@ -24,10 +24,10 @@ from collections.abc import Container
 import numpy as np
 import numpy.typing as npt
 
-from router.brokers import tabulate
-from router.errors import NotEnoughBrokersError
-from router.min_max import FloatArray, level_anywhere
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.router.brokers import tabulate
+from evenload.router.errors import NotEnoughBrokersError
+from evenload.router.min_max import FloatArray, level_anywhere
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = ["place_partitions"]
 

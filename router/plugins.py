@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, NamedTuple, TypeVar
 
-from router.errors import PluginError, RouterError, WeightError
+from evenload.router.errors import PluginError, RouterError, WeightError
 
 __all__ = ["GOALS", "SCORE_FUNCTIONS", "PutAside", "Weighted", "WeightedPlugins", "is_built_in"]
 

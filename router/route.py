@@ -56,7 +56,7 @@ class Route:
     Attributes:
         shares: the part of the bytes that each partition gets, by its number; above 0, summing to 1.
         is_fallback: whether the shares are even only because nothing better was known.
-        reason: why it is a fallback (see router.router.FallbackReason), or None.
+        reason: why it is a fallback (see evenload.router.router.FallbackReason), or None.
         notes: sentences that say what routing can't level, whom it leaves out, and what would help.
     """
 

@@ -31,18 +31,18 @@ from typing import Literal
 
 import numpy as np
 
-from router.advice import Decision, advise, put_aside_notes
-from router.brokers import BrokerTable
-from router.config import RouterConfig
-from router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, mix_goals
-from router.min_max import FloatArray
-from router.patience import Patience
-from router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
-from router.route import Route
-from router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
-from router.situation import Situation, look
-from router.volumes import broker_of
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.router.advice import Decision, advise, put_aside_notes
+from evenload.router.brokers import BrokerTable
+from evenload.router.config import RouterConfig
+from evenload.router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, mix_goals
+from evenload.router.min_max import FloatArray
+from evenload.router.patience import Patience
+from evenload.router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
+from evenload.router.route import Route
+from evenload.router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
+from evenload.router.situation import Situation, look
+from evenload.router.volumes import broker_of
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 
 __all__ = ["FallbackReason", "Router"]
 

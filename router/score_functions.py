@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean, median
 
-from router.scoring import ScoreContext
-from telemetry_collector.snapshot import BrokerSnapshot
+from evenload.router.scoring import ScoreContext
+from evenload.telemetry_collector.snapshot import BrokerSnapshot
 
 __all__ = ["ingest_rate", "latency", "reachability"]
 

@@ -31,10 +31,10 @@ from functools import partial
 
 import numpy as np
 
-from router.min_max import FloatArray
-from router.patience import OverdueError, Patience
-from router.plugins import Weighted
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.router.min_max import FloatArray
+from evenload.router.patience import OverdueError, Patience
+from evenload.router.plugins import Weighted
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
 
 __all__ = [
     "WILLINGNESS_MIN",

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from router.brokers import BrokerTable, Layout, tabulate
-from router.candidates import Candidates, choose_candidates
-from router.levelling import ReplicaSet, group_replica_sets
-from router.min_max import FloatArray
-from router.scoring import Willingness
-from router.volumes import by_volume
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.router.brokers import BrokerTable, Layout, tabulate
+from evenload.router.candidates import Candidates, choose_candidates
+from evenload.router.levelling import ReplicaSet, group_replica_sets
+from evenload.router.min_max import FloatArray
+from evenload.router.scoring import Willingness
+from evenload.router.volumes import by_volume
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = ["Situation", "look"]
 

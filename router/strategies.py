@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router.brokers import BrokerTable, Layout, tabulate
-from router.config import RouterConfig
-from router.min_max import FloatArray
-from router.route import Route
-from router.router import Router
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.router.brokers import BrokerTable, Layout, tabulate
+from evenload.router.config import RouterConfig
+from evenload.router.min_max import FloatArray
+from evenload.router.route import Route
+from evenload.router.router import Router
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = [
     "DRAW_BYTES",

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from telemetry_collector.snapshot import (
+from evenload.telemetry_collector.snapshot import (
     BrokerSnapshot,
     ClusterSnapshot,
     LogDirSnapshot,

@@ -1,14 +1,14 @@
 """What is known about the brokers: measured in the background, read without waiting.
 
-Values are re-exported here; whatever measures is imported by its full path (`telemetry_collector.collector`),
-as it loads a Kafka client.
+Values are re-exported here. Whatever measures is imported by its full path
+(`evenload.telemetry_collector.collector`), as it loads a Kafka client.
 """
 
 from __future__ import annotations
 
-from telemetry_collector.cache import CachedSnapshot, SnapshotCache
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import (
+from evenload.telemetry_collector.cache import CachedSnapshot, SnapshotCache
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,
     BrokerUnreachableError,
@@ -19,7 +19,12 @@ from telemetry_collector.errors import (
     ServiceUnusableError,
     SourceError,
 )
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, PartitionSnapshot, TopicPartition
+from evenload.telemetry_collector.snapshot import (
+    BrokerSnapshot,
+    ClusterSnapshot,
+    PartitionSnapshot,
+    TopicPartition,
+)
 
 __all__ = [
     "AccessRefusedError",

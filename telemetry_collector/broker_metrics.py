@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from telemetry_collector.byte_rate import ByteRate
+from evenload.telemetry_collector.byte_rate import ByteRate
 
 __all__ = ["BrokerMetrics", "MetricsBook"]
 

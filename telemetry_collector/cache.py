@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = ["CachedSnapshot", "SnapshotCache"]
 

@@ -18,23 +18,23 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from kafka_connection import Connection
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import ClusterChangedError
-from telemetry_collector.measuring import Measuring
-from telemetry_collector.observation import Assembled
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.snapshot_thread import SnapshotThread
-from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
-from telemetry_collector.sources.kafka_requests import KafkaRequests
-from telemetry_collector.sources.log_dirs import LogDirsSource
-from telemetry_collector.sources.source import Source
-from telemetry_collector.sources.throttles import ThrottlesSource
-from telemetry_collector.sources.topic_limits import TopicLimitsSource
-from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
-from telemetry_collector.weights import Weights
-from telemetry_collector.weights_file import WeightsFile
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.errors import ClusterChangedError
+from evenload.telemetry_collector.measuring import Measuring
+from evenload.telemetry_collector.observation import Assembled
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.snapshot_thread import SnapshotThread
+from evenload.telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.log_dirs import LogDirsSource
+from evenload.telemetry_collector.sources.source import Source
+from evenload.telemetry_collector.sources.throttles import ThrottlesSource
+from evenload.telemetry_collector.sources.topic_limits import TopicLimitsSource
+from evenload.telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
+from evenload.telemetry_collector.weights import Weights
+from evenload.telemetry_collector.weights_file import WeightsFile
 
 __all__ = ["Collector", "sample_once"]
 
@@ -235,6 +235,6 @@ def _exporter_sources(config: CollectorConfig) -> Sequence[Source]:
     if not config.metrics_url_by_broker:
         return ()
     # A producer that scrapes nobody doesn't load an HTTP client.
-    from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
+    from evenload.telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
 
     return (PrometheusScrapeSource(config.metrics_url_by_broker),)

@@ -38,16 +38,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import (
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,
     BrokerUnreachableError,
     ClusterChangedError,
     SourceError,
 )
-from telemetry_collector.observation import (
+from evenload.telemetry_collector.observation import (
     Assembled,
     BrokerStorage,
     ClusterLayout,
@@ -55,9 +55,9 @@ from telemetry_collector.observation import (
     Observations,
     TopicLimits,
 )
-from telemetry_collector.schedule import Ticks, backoff_s
-from telemetry_collector.sources.source import Observation, Question, Source
-from telemetry_collector.statistics import StatisticsCounter
+from evenload.telemetry_collector.schedule import Ticks, backoff_s
+from evenload.telemetry_collector.sources.source import Observation, Question, Source
+from evenload.telemetry_collector.statistics import StatisticsCounter
 
 __all__ = ["Measuring"]
 

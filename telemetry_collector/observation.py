@@ -37,9 +37,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from telemetry_collector.broker_metrics import BrokerMetrics, MetricsBook
-from telemetry_collector.byte_rate import ByteRate
-from telemetry_collector.snapshot import (
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics, MetricsBook
+from evenload.telemetry_collector.byte_rate import ByteRate
+from evenload.telemetry_collector.snapshot import (
     BrokerSnapshot,
     ClusterSnapshot,
     LogDirSnapshot,

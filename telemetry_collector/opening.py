@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
-from kafka_connection import Connection
-from telemetry_collector.cache import SnapshotCache
-from telemetry_collector.collector import Collector
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import NoFreshSnapshotError, ServiceUnusableError
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.statistics import CollectorStatistics
-from telemetry_collector.weights import Weights
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.cache import SnapshotCache
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.errors import NoFreshSnapshotError, ServiceUnusableError
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.statistics import CollectorStatistics
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["AnyCollector", "open_collector", "read_weights"]
 
@@ -96,7 +96,7 @@ def open_collector(
     if connection.collector_url is None:
         return Collector(connection, config, topics)
     # Loading a web client takes longer than all the rest, and most who measure for themselves need none.
-    from telemetry_collector.service.client import RemoteCollector
+    from evenload.telemetry_collector.service.client import RemoteCollector
 
     return RemoteCollector(connection, config, topics)
 

@@ -18,13 +18,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from kafka_connection import Connection
-from telemetry_collector.cache import SnapshotCache
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import ClusterChangedError, CollectorClosedError, NoFreshSnapshotError
-from telemetry_collector.observation import Assembled
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.statistics import CollectorStatistics
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.cache import SnapshotCache
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.errors import (
+    ClusterChangedError,
+    CollectorClosedError,
+    NoFreshSnapshotError,
+)
+from evenload.telemetry_collector.observation import Assembled
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.statistics import CollectorStatistics
 
 __all__ = ["SnapshotThread"]
 

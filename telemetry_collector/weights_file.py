@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["WeightsFile", "parse_weights"]
 

@@ -44,11 +44,11 @@ from kafka.admin import (
 from kafka.errors import KafkaError
 from kafka.protocol.admin import DescribeAclsRequest
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.settings import free_ports
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.collector import sample_once
 
 # A shell has what it runs in the background ignore SIGINT, which all that tests start would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -12,10 +12,10 @@ import click
 
 from evenload.cli.edge import cluster_options, json_option
 from evenload.cli.output import Output, bytes_text, parse_bytes, percent_text
-from kafka_connection.connection import Connection
-from kafka_connection.environment import evenload_home
-from telemetry_collector.collector import sample_once
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.environment import evenload_home
+from evenload.telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:
     from evenload.local_cluster import LocalCluster

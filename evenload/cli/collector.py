@@ -18,14 +18,14 @@ from pydantic import ValidationError
 
 from evenload.cli.edge import StoppedError, cluster_options
 from evenload.cli.output import Output
-from kafka_connection import Connection
-from kafka_connection.connection import COLLECTOR_FIELDS, first_reason
-from kafka_connection.environment import service_token
-from kafka_connection.secrets import read_secret
-from telemetry_collector.config import CollectorConfig
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.connection import COLLECTOR_FIELDS, first_reason
+from evenload.kafka_connection.environment import service_token
+from evenload.kafka_connection.secrets import read_secret
+from evenload.telemetry_collector.config import CollectorConfig
 
 if TYPE_CHECKING:
-    from telemetry_collector.service.config import ServiceConfig
+    from evenload.telemetry_collector.service.config import ServiceConfig
 
 DEFAULT_PORT = 9405
 
@@ -142,7 +142,7 @@ def collector(
     counts for it.
     """
     from evenload.explaining import Explainer
-    from telemetry_collector.service.running import serve
+    from evenload.telemetry_collector.service.running import serve
 
     def on_ready(url: str) -> None:
         output.document({"collector_url": url, "bootstrap_servers": connection.bootstrap_servers})
@@ -181,7 +181,7 @@ def collector(
 
 def _admitting(path_by_right: Mapping[str, Path | None], allowed_hosts: Sequence[str]) -> ServiceConfig:
     """Who may ask for what."""
-    from telemetry_collector.service.config import ServiceConfig
+    from evenload.telemetry_collector.service.config import ServiceConfig
 
     tokens = {
         f"{right}_token": service_token(right) if path is None else read_secret(path)
@@ -195,7 +195,7 @@ def _admitting(path_by_right: Mapping[str, Path | None], allowed_hosts: Sequence
 
 def _own_names(host: str) -> list[str]:
     """By which names it may be called without being told; addresses go without saying."""
-    from telemetry_collector.service.admission import HOST_NAME
+    from evenload.telemetry_collector.service.admission import HOST_NAME
 
     # A machine may be called what no `Host` header could say, and nobody asks for it by that.
     names = [socket.gethostname(), host]
@@ -204,8 +204,8 @@ def _own_names(host: str) -> list[str]:
 
 def _dangers(host: str, config: ServiceConfig, *, is_tls: bool) -> Iterator[str]:
     """What an operator should know who lets others reach the service."""
-    from telemetry_collector.service.admission import Right
-    from telemetry_collector.service.server import admission_of
+    from evenload.telemetry_collector.service.admission import Right
+    from evenload.telemetry_collector.service.server import admission_of
 
     if host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback):
         return

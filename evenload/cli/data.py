@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from dataset_catalog.catalog import Catalog, DamagedRecords
-from dataset_catalog.errors import CorruptManifestError
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.verify import verify as verify_dataset
 from evenload.cli.cluster import brokers_document, show_brokers
 from evenload.cli.edge import cluster_options
 from evenload.cli.output import Output, bytes_text
-from kafka_connection import Connection, KafkaConnectionError
-from telemetry_collector.collector import sample_once
-from telemetry_collector.errors import CollectorError
+from evenload.dataset_catalog.catalog import Catalog, DamagedRecords
+from evenload.dataset_catalog.errors import CorruptManifestError
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.verify import verify as verify_dataset
+from evenload.kafka_connection import Connection, KafkaConnectionError
+from evenload.telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.errors import CollectorError
 
 
 @click.command()
@@ -68,7 +68,7 @@ def ingest(
     SOURCE is one or more Parquet, CSV, TSV, JSON lines, Arrow or text files, or a folder with one folder of
     images a class. Killed at any moment, the same command goes on where the load stood.
     """
-    from kafka_plugin.loader import load_dataset
+    from evenload.kafka_plugin.loader import load_dataset
 
     with output.progress(f"loading {name}", "samples") as bar:
         task = bar.add_task(name, total=None, detail="")

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import click
 
-from dataset_catalog.foreign_content import printable
 from evenload.cli.output import Output
+from evenload.dataset_catalog.foreign_content import printable
 from evenload.extras import missing_extra
-from kafka_connection.environment import resolve_connection
+from evenload.kafka_connection.environment import resolve_connection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,16 +69,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    packages = {
-        "evenload",
-        "kafka_connection",
-        "telemetry_collector",
-        "router",
-        "dataset_catalog",
-        "kafka_plugin",
-        "ray_trainer",
-    }
-    return type(error).__module__.partition(".")[0] in packages
+    return type(error).__module__.partition(".")[0] == "evenload"
 
 
 def json_option(command: F) -> F:

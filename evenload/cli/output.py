@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from dataset_catalog.foreign_content import printable
+from evenload.dataset_catalog.foreign_content import printable
 
 _LINE_MAX = 10_000
 

@@ -17,10 +17,10 @@ from pydantic.fields import FieldInfo
 
 from evenload.cli.edge import StoppedError, cluster_options
 from evenload.cli.output import Output
-from kafka_connection.connection import Connection
-from kafka_connection.environment import evenload_home
-from ray_trainer.recipes import RECIPES, Recipe
-from ray_trainer.training.train_config import TrainConfig
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.environment import evenload_home
+from evenload.ray_trainer.recipes import RECIPES, Recipe
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,7 +47,7 @@ def submit() -> None:
 @cluster_options
 def audit(*, run: str, storage: str | None, connection: Connection, output: Output) -> None:
     """Was every sample used exactly once per epoch? Exit status 1 if not, or not yet."""
-    from ray_trainer.training.audit import audit as audit_run
+    from evenload.ray_trainer.training.audit import audit as audit_run
 
     report = audit_run(run, storage or evenload_home() / "runs", connection)
     output.document(report.to_dict())
@@ -76,7 +76,7 @@ def _add_recipe(recipe: Recipe) -> None:
     @_flags(recipe)
     @cluster_options
     def run_here(*, connection: Connection, output: Output, **flags: Any) -> None:
-        from ray_trainer.training.trainer import train as run_recipe
+        from evenload.ray_trainer.training.trainer import train as run_recipe
 
         config = _config(recipe, flags, connection)
         _show_result(run_recipe(recipe.name, config, on_event=lambda event: output.note(str(event))), output)
@@ -90,7 +90,7 @@ def _add_recipe(recipe: Recipe) -> None:
     @_flags(recipe)
     @cluster_options
     def run_as_job(*, address: str | None, connection: Connection, output: Output, **flags: Any) -> None:
-        from ray_trainer.training.submit import submit as submit_job
+        from evenload.ray_trainer.training.submit import submit as submit_job
 
         submitted = submit_job(
             recipe.name, _config(recipe, flags, connection), address=address, tell=output.note

@@ -5,6 +5,6 @@ Read next: cluster.py.
 
 from __future__ import annotations
 
-from .cluster import DEFAULT_NUM_BROKERS, LocalCluster, temporary_cluster
+from evenload.local_cluster.cluster import DEFAULT_NUM_BROKERS, LocalCluster, temporary_cluster
 
 __all__ = ["DEFAULT_NUM_BROKERS", "LocalCluster", "temporary_cluster"]

@@ -22,15 +22,14 @@ from pathlib import Path
 from confluent_kafka import KafkaException, TopicPartition
 from kafka.errors import KafkaError
 
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
-from kafka_connection.errors import KafkaConnectionError
-
-from .java import JavaRuntime
-from .probe import num_brokers_known
-from .process import JavaServer, end_servers
-from .properties import HOST, both_roles_properties
-from .settings import free_ports, new_cluster_id
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
+from evenload.kafka_connection.errors import KafkaConnectionError
+from evenload.local_cluster.java import JavaRuntime
+from evenload.local_cluster.probe import num_brokers_known
+from evenload.local_cluster.process import JavaServer, end_servers
+from evenload.local_cluster.properties import HOST, both_roles_properties
+from evenload.local_cluster.settings import free_ports, new_cluster_id
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 60.0

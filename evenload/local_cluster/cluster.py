@@ -25,22 +25,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kafka_connection import Connection
-from kafka_connection.environment import CLUSTER_FOLDER
-
-from .errors import (
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.environment import CLUSTER_FOLDER
+from evenload.local_cluster.errors import (
     BrokerDiedError,
     NoLocalClusterError,
     UnknownBrokerError,
     WrongBrokerCountError,
     WrongKafkaVersionError,
 )
-from .jars import KAFKA_VERSION, is_usable
-from .java import JavaRuntime
-from .process import JavaServer, RunningProcess, end_servers
-from .properties import CONTROLLER_ID
-from .settings import ClusterSettings, release_ports
-from .start import java_runtime, start_servers, wait_until_serving
+from evenload.local_cluster.jars import KAFKA_VERSION, is_usable
+from evenload.local_cluster.java import JavaRuntime
+from evenload.local_cluster.process import JavaServer, RunningProcess, end_servers
+from evenload.local_cluster.properties import CONTROLLER_ID
+from evenload.local_cluster.settings import ClusterSettings, release_ports
+from evenload.local_cluster.start import java_runtime, start_servers, wait_until_serving
 
 DEFAULT_NUM_BROKERS = 3
 DEFAULT_CAPACITY_BYTES = 2 << 30

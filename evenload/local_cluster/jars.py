@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .errors import JarsUnavailableError, LocalPartsMissingError, WrongJarError
+from evenload.local_cluster.errors import JarsUnavailableError, LocalPartsMissingError, WrongJarError
 
 KAFKA_VERSIONS = ("3.3.2", "3.9.1", "4.3.1")
 KAFKA_VERSION = KAFKA_VERSIONS[-1]

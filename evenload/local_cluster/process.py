@@ -22,10 +22,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .errors import LocalPartsMissingError
-from .java import KAFKA_SERVER, STORAGE_TOOL, JavaRuntime
-from .log import START_MARK, last_error_line
-from .properties import to_text
+from evenload.local_cluster.errors import LocalPartsMissingError
+from evenload.local_cluster.java import KAFKA_SERVER, STORAGE_TOOL, JavaRuntime
+from evenload.local_cluster.log import START_MARK, last_error_line
+from evenload.local_cluster.properties import to_text
 
 try:
     import psutil

@@ -19,11 +19,15 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kafka_connection.environment import CLUSTER_FILE
-
-from .errors import LocalClusterError
-from .jars import KAFKA_VERSION
-from .properties import HOST, broker_properties, common_properties, controller_properties
+from evenload.kafka_connection.environment import CLUSTER_FILE
+from evenload.local_cluster.errors import LocalClusterError
+from evenload.local_cluster.jars import KAFKA_VERSION
+from evenload.local_cluster.properties import (
+    HOST,
+    broker_properties,
+    common_properties,
+    controller_properties,
+)
 
 CONTROLLER = "controller"
 _BROKER = "broker-"

@@ -12,14 +12,19 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from .archive import with_archive
-from .errors import BrokerDiedError, BrokerTimeoutError, LocalPartsMissingError, PortInUseError
-from .jars import KAFKA_VERSION, cache_folder, kafka_classpath
-from .java import JavaRuntime
-from .probe import num_brokers_known
-from .process import JavaServer
-from .properties import HOST
-from .settings import CONTROLLER, ClusterSettings, is_free
+from evenload.local_cluster.archive import with_archive
+from evenload.local_cluster.errors import (
+    BrokerDiedError,
+    BrokerTimeoutError,
+    LocalPartsMissingError,
+    PortInUseError,
+)
+from evenload.local_cluster.jars import KAFKA_VERSION, cache_folder, kafka_classpath
+from evenload.local_cluster.java import JavaRuntime
+from evenload.local_cluster.probe import num_brokers_known
+from evenload.local_cluster.process import JavaServer
+from evenload.local_cluster.properties import HOST
+from evenload.local_cluster.settings import CONTROLLER, ClusterSettings, is_free
 
 _PORT_TIMEOUT_S = 2.0
 _FORMAT_TIMEOUT_S = 60.0  # takes a second or two, on a busy machine ten

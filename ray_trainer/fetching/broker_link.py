@@ -16,27 +16,27 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from dataset_catalog.record_header import RECORD_HEADER
-from kafka_connection.broker_connection import (
+from evenload.dataset_catalog.record_header import RECORD_HEADER
+from evenload.kafka_connection.broker_connection import (
     CLIENT_ID,
     BrokerConnection,
     BrokerLostError,
     error_name,
 )
-from kafka_connection.fetch_messages import (
+from evenload.kafka_connection.fetch_messages import (
     PASSING_ERRORS,
     FetchAnswer,
     FetchRequestWriter,
     correlation_id_of,
     read_fetch_answer,
 )
-from kafka_connection.record_batches import DamagedBatchError, StoredRecord, take_records
-from kafka_connection.refusals import missing_permission
-from kafka_connection.topic_leaders import BrokerAddress
-from ray_trainer.errors import CorruptRecordError, FetchRefusedError, ReadError, RecordsGoneError
-from ray_trainer.fetching.fetch_config import FetchConfig
-from ray_trainer.fetching.range_fetch import FetchedBlock, RangeFetch, RecordCheck, first_samples_of
-from ray_trainer.fetching.receive_buffers import BufferPool
+from evenload.kafka_connection.record_batches import DamagedBatchError, StoredRecord, take_records
+from evenload.kafka_connection.refusals import missing_permission
+from evenload.kafka_connection.topic_leaders import BrokerAddress
+from evenload.ray_trainer.errors import CorruptRecordError, FetchRefusedError, ReadError, RecordsGoneError
+from evenload.ray_trainer.fetching.fetch_config import FetchConfig
+from evenload.ray_trainer.fetching.range_fetch import FetchedBlock, RangeFetch, RecordCheck, first_samples_of
+from evenload.ray_trainer.fetching.receive_buffers import BufferPool
 
 _HEADER_KEY: Final = RECORD_HEADER.encode()
 _OFFSET_OUT_OF_RANGE: Final = 1

@@ -33,14 +33,14 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from dataset_catalog.manifest import DatasetManifest
-from kafka_connection import Connection
-from kafka_connection.broker_connection import BrokerLostError
-from kafka_connection.topic_leaders import BrokerAddress, TopicLeaders
-from ray_trainer.errors import FetchRefusedError, FetchTimeoutError
-from ray_trainer.fetching.broker_link import BrokerLink
-from ray_trainer.fetching.fetch_config import FetchConfig
-from ray_trainer.fetching.range_fetch import (
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.broker_connection import BrokerLostError
+from evenload.kafka_connection.topic_leaders import BrokerAddress, TopicLeaders
+from evenload.ray_trainer.errors import FetchRefusedError, FetchTimeoutError
+from evenload.ray_trainer.fetching.broker_link import BrokerLink
+from evenload.ray_trainer.fetching.fetch_config import FetchConfig
+from evenload.ray_trainer.fetching.range_fetch import (
     BlockRange,
     FetchedBlock,
     OnDone,
@@ -48,7 +48,7 @@ from ray_trainer.fetching.range_fetch import (
     RecordCheck,
     stamp_check,
 )
-from ray_trainer.fetching.receive_buffers import BufferPool
+from evenload.ray_trainer.fetching.receive_buffers import BufferPool
 
 __all__ = ["BlockFetcher", "BlockRange", "ExactRangeFetcher", "FetchConfig", "FetchedBlock", "fetch_all"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from dataset_catalog.record_header import first_sample_of, parse_record_header, value_hash
-from kafka_connection.record_batches import StoredRecord
+from evenload.dataset_catalog.record_header import first_sample_of, parse_record_header, value_hash
+from evenload.kafka_connection.record_batches import StoredRecord
 
 # A record as it lies in a batch is larger than its value: length, offset, key, our header.
 _RECORD_OVERHEAD_BYTES: Final = 64

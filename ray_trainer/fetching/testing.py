@@ -11,10 +11,10 @@ import random
 import threading
 from collections.abc import Iterable, Mapping
 
-from dataset_catalog.testing import PlacedRecord
-from ray_trainer.errors import RecordsGoneError
-from ray_trainer.fetching.fetch import BlockRange, FetchedBlock
-from ray_trainer.fetching.range_fetch import OnDone
+from evenload.dataset_catalog.testing import PlacedRecord
+from evenload.ray_trainer.errors import RecordsGoneError
+from evenload.ray_trainer.fetching.fetch import BlockRange, FetchedBlock
+from evenload.ray_trainer.fetching.range_fetch import OnDone
 
 
 class MemoryFetcher:
@@ -51,7 +51,7 @@ class MemoryFetcher:
 
     @classmethod
     def of_records(cls, placed: Iterable[PlacedRecord], **options: int) -> MemoryFetcher:
-        """Over a dataset's records as dataset_catalog.testing makes them."""
+        """Over a dataset's records as evenload.dataset_catalog.testing makes them."""
         placed = list(placed)
         return cls(
             {(each.partition, each.offset): each.record.value for each in placed},

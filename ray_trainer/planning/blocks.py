@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.manifest import DatasetManifest
 
 # A manifest is not believed without end: planning takes about 100 bytes a block. A dataset of 10 TB,
 # loaded with the largest records that the loader makes, has 2.5 million.

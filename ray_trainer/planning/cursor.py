@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ray_trainer.errors import CursorMismatchError
-from ray_trainer.planning.plan import EpochPlan
+from evenload.ray_trainer.errors import CursorMismatchError
+from evenload.ray_trainer.planning.plan import EpochPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ray_trainer.planning import keyed_order
-from ray_trainer.planning.blocks import BlockTable, IntArray
+from evenload.ray_trainer.planning import keyed_order
+from evenload.ray_trainer.planning.blocks import BlockTable, IntArray
 
 Int64Array = npt.NDArray[np.int64]
 

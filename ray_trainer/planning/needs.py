@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ray_trainer.planning.lanes import LaneLayout, LaneOrder
-from ray_trainer.planning.ranks import CutLanes, WholeLanes, check_rank
+from evenload.ray_trainer.planning.lanes import LaneLayout, LaneOrder
+from evenload.ray_trainer.planning.ranks import CutLanes, WholeLanes, check_rank
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -27,14 +27,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dataset_catalog.manifest import DatasetManifest
-from ray_trainer.errors import CursorMismatchError, TooManyWorkersError
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.lanes import LaneLayout, LaneOrder, WholeOrder
-from ray_trainer.planning.needs import BlockNeed, blocks_needed
-from ray_trainer.planning.ranks import check_rank, rank_numbers
-from ray_trainer.planning.rule import PlanRule, choose_rule, plan_facts, plan_fingerprint
-from ray_trainer.planning.steps import (
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.ray_trainer.errors import CursorMismatchError, TooManyWorkersError
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.lanes import LaneLayout, LaneOrder, WholeOrder
+from evenload.ray_trainer.planning.needs import BlockNeed, blocks_needed
+from evenload.ray_trainer.planning.ranks import check_rank, rank_numbers
+from evenload.ray_trainer.planning.rule import PlanRule, choose_rule, plan_facts, plan_fingerprint
+from evenload.ray_trainer.planning.steps import (
     Step,
     check_rest_of_epoch,
     check_world_size,

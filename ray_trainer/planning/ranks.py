@@ -21,8 +21,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from ray_trainer.planning.lanes import LaneLayout
-from ray_trainer.planning.steps import Step, num_full_steps, steps
+from evenload.ray_trainer.planning.lanes import LaneLayout
+from evenload.ray_trainer.planning.steps import Step, num_full_steps, steps
 
 Int64Array = npt.NDArray[np.int64]
 

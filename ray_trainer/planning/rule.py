@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from dataset_catalog.manifest import DatasetManifest
-from ray_trainer.planning.blocks import records_per_block
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.ray_trainer.planning.blocks import records_per_block
 
 PLAN_VERSION: Final = 1  # changes whenever the same numbers would give another order
 

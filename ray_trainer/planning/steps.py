@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ray_trainer.errors import TooManyWorkersError
+from evenload.ray_trainer.errors import TooManyWorkersError
 
 
 class Step(NamedTuple):

@@ -12,9 +12,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from ray_trainer.planning import keyed_order
-from ray_trainer.planning.cursor import Cursor
-from ray_trainer.planning.steps import microbatch_bounds
+from evenload.ray_trainer.planning import keyed_order
+from evenload.ray_trainer.planning.cursor import Cursor
+from evenload.ray_trainer.planning.steps import microbatch_bounds
 
 Column = torch.Tensor | list[Any]
 

@@ -28,12 +28,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dataset_catalog.manifest import DatasetManifest
-from ray_trainer.fetching.fetch import BlockFetcher, BlockRange, FetchedBlock
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.needs import BlockNeed
-from ray_trainer.planning.plan import StepShare
-from ray_trainer.reading.decoding import OpenBlock, OpenBlocks
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.ray_trainer.fetching.fetch import BlockFetcher, BlockRange, FetchedBlock
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.needs import BlockNeed
+from evenload.ray_trainer.planning.plan import StepShare
+from evenload.ray_trainer.reading.decoding import OpenBlock, OpenBlocks
 
 _ABSENT: Final = -1
 # Enough to keep a handful of brokers busy where there are few lanes.

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from ray_trainer.errors import UndecodableColumnError
-from ray_trainer.reading.gather import gather, gather_parts
-from ray_trainer.reading.image_decoding import ImageDecoder
+from evenload.ray_trainer.errors import UndecodableColumnError
+from evenload.ray_trainer.reading.gather import gather, gather_parts
+from evenload.ray_trainer.reading.image_decoding import ImageDecoder
 
 
 class OpenColumn(NamedTuple):

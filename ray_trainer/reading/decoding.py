@@ -28,11 +28,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dataset_catalog.foreign_content import reason_of
-from dataset_catalog.manifest import DatasetManifest
-from ray_trainer.errors import ReadError, UndecodableColumnError
-from ray_trainer.reading.columns import Column, OpenColumn, Rows, make_column
-from ray_trainer.reading.gather import gather
+from evenload.dataset_catalog.foreign_content import reason_of
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.ray_trainer.errors import ReadError, UndecodableColumnError
+from evenload.ray_trainer.reading.columns import Column, OpenColumn, Rows, make_column
+from evenload.ray_trainer.reading.gather import gather
 
 _Part = TypeVar("_Part")
 Decoded = dict[str, torch.Tensor | list[Any]]

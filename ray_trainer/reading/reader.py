@@ -30,30 +30,30 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.manifest import DatasetManifest
-from kafka_connection import Connection, resolve_connection
-from ray_trainer.errors import LoaderWorkersError, TooManyWorkersError, UnknownRankError
-from ray_trainer.fetching.fetch import ExactRangeFetcher, FetchConfig
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.cursor import Cursor
-from ray_trainer.planning.plan import EpochPlan, plan_facts, plan_fingerprint
-from ray_trainer.planning.ranks import check_rank
-from ray_trainer.planning.rule import MAX_WORKERS, PlanRule, choose_rule, earlier_rule
-from ray_trainer.planning.steps import check_rest_of_epoch, check_world_size, num_steps
-from ray_trainer.reading.batch import Batch
-from ray_trainer.reading.decoding import BatchDecoder
-from ray_trainer.reading.process_rank import ProcessRank, group_rank, process_rank
-from ray_trainer.reading.sample_split import SampleSplit, SplitTable
-from ray_trainer.reading.step_source import (
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection import Connection, resolve_connection
+from evenload.ray_trainer.errors import LoaderWorkersError, TooManyWorkersError, UnknownRankError
+from evenload.ray_trainer.fetching.fetch import ExactRangeFetcher, FetchConfig
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.cursor import Cursor
+from evenload.ray_trainer.planning.plan import EpochPlan, plan_facts, plan_fingerprint
+from evenload.ray_trainer.planning.ranks import check_rank
+from evenload.ray_trainer.planning.rule import MAX_WORKERS, PlanRule, choose_rule, earlier_rule
+from evenload.ray_trainer.planning.steps import check_rest_of_epoch, check_world_size, num_steps
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.process_rank import ProcessRank, group_rank, process_rank
+from evenload.ray_trainer.reading.sample_split import SampleSplit, SplitTable
+from evenload.ray_trainer.reading.step_source import (
     FetchedBlocks,
     HeldWhole,
     StepSource,
     build_whole,
     numbered_schema,
 )
-from ray_trainer.reading.step_stream import DecodedStep, StepStream, group_steps
-from ray_trainer.reading.whole_copy import WholeCopy
+from evenload.ray_trainer.reading.step_stream import DecodedStep, StepStream, group_steps
+from evenload.ray_trainer.reading.whole_copy import WholeCopy
 
 PREFETCH_BYTES: Final = 256 << 20
 # A rank's samples that are planned and waited for together: at most so many, in a 16th of prefetch_bytes.
@@ -90,7 +90,7 @@ class DatasetReader(IterableDataset[Batch]):
         rank, world_size: both or neither. None: those of this process, looked up as an iteration begins (see
             process_rank.py for where).
         max_workers: the largest world size that may ever read with this state, at least 1; part of the plan.
-        connection: how to reach Kafka; None: see kafka_connection.resolve_connection.
+        connection: how to reach Kafka; None: see evenload.kafka_connection.resolve_connection.
         prefetch_bytes: most bytes of blocks fetched before a step needs them, at least 1.
         hold_whole: keep the dataset in memory as a whole (one copy per machine), and shuffle every sample
             with every other; None: when it has at most 128 MiB. Part of the plan.

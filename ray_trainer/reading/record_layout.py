@@ -21,11 +21,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dataset_catalog.encoding import decode_records, decode_samples
-from dataset_catalog.manifest import DatasetManifest, ValueFormat
-from ray_trainer.reading.columns import OpenColumn
-from ray_trainer.reading.decoding import BatchDecoder, OpenBlock
-from ray_trainer.reading.gather import gather
+from evenload.dataset_catalog.encoding import decode_records, decode_samples
+from evenload.dataset_catalog.manifest import DatasetManifest, ValueFormat
+from evenload.ray_trainer.reading.columns import OpenColumn
+from evenload.ray_trainer.reading.decoding import BatchDecoder, OpenBlock
+from evenload.ray_trainer.reading.gather import gather
 
 # An Arrow IPC message: continuation marker, length of the metadata, metadata, body.
 _MESSAGE: Final = struct.Struct("<Ii")

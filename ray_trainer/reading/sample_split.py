@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ray_trainer.planning import keyed_order
-from ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning import keyed_order
+from evenload.ray_trainer.planning.blocks import BlockTable
 
 _PURPOSE: Final = 100  # of the stream of random numbers; planning/keyed_order.py has the others
 _SCALE: Final = 1 << 32

@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dataset_catalog.errors import UndecodableValueError
-from dataset_catalog.manifest import DatasetManifest
-from ray_trainer.errors import CorruptRecordError
-from ray_trainer.fetching.fetch import BlockFetcher, BlockRange, FetchedBlock, fetch_all
-from ray_trainer.fetching.range_fetch import NOT_STAMPED
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.plan import EpochPlan, StepShare
-from ray_trainer.reading.block_cache import BlockCache, CacheLimits, block_range
-from ray_trainer.reading.decoding import BatchDecoder, OpenBlock, OpenBlocks
-from ray_trainer.reading.record_layout import RecordOpener, decode_values
-from ray_trainer.reading.sample_split import SplitTable
-from ray_trainer.reading.whole_copy import WholeCopy
+from evenload.dataset_catalog.errors import UndecodableValueError
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.ray_trainer.errors import CorruptRecordError
+from evenload.ray_trainer.fetching.fetch import BlockFetcher, BlockRange, FetchedBlock, fetch_all
+from evenload.ray_trainer.fetching.range_fetch import NOT_STAMPED
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.plan import EpochPlan, StepShare
+from evenload.ray_trainer.reading.block_cache import BlockCache, CacheLimits, block_range
+from evenload.ray_trainer.reading.decoding import BatchDecoder, OpenBlock, OpenBlocks
+from evenload.ray_trainer.reading.record_layout import RecordOpener, decode_values
+from evenload.ray_trainer.reading.sample_split import SplitTable
+from evenload.ray_trainer.reading.whole_copy import WholeCopy
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -20,9 +20,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from ray_trainer.planning.plan import RankView, Step
-from ray_trainer.reading.decoding import BatchDecoder, Decoded
-from ray_trainer.reading.step_source import StepSource
+from evenload.ray_trainer.planning.plan import RankView, Step
+from evenload.ray_trainer.reading.decoding import BatchDecoder, Decoded
+from evenload.ray_trainer.reading.step_source import StepSource
 
 _STEPS_AHEAD: Final = 2
 

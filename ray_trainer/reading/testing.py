@@ -16,12 +16,12 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.cursor import Cursor
-from ray_trainer.planning.plan import EpochPlan
-from ray_trainer.planning.rule import PlanRule, earlier_rule, plan_facts, plan_fingerprint
-from ray_trainer.planning.steps import num_steps, steps
-from ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.cursor import Cursor
+from evenload.ray_trainer.planning.plan import EpochPlan
+from evenload.ray_trainer.planning.rule import PlanRule, earlier_rule, plan_facts, plan_fingerprint
+from evenload.ray_trainer.planning.steps import num_steps, steps
+from evenload.ray_trainer.reading.batch import Batch
 
 __all__ = ["MemoryDataset", "MemoryReader"]
 

@@ -19,17 +19,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
-from kafka_connection.environment import resolve_connection
-from ray_trainer.reading.batch import Batch
-from ray_trainer.reading.reader import DatasetReader
-from ray_trainer.recipes.evaluation import Evaluation
-from ray_trainer.recipes.options import RecipeOptions
-from ray_trainer.recipes.schedule import Schedule
-from ray_trainer.training.model import prepare_model, unwrap
-from ray_trainer.training.run_context import RunContext, current_run
-from ray_trainer.training.session import Session
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig
+from evenload.kafka_connection.environment import resolve_connection
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.recipes.evaluation import Evaluation
+from evenload.ray_trainer.recipes.options import RecipeOptions
+from evenload.ray_trainer.recipes.schedule import Schedule
+from evenload.ray_trainer.training.model import prepare_model, unwrap
+from evenload.ray_trainer.training.run_context import RunContext, current_run
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["Task", "run_context", "run_storage", "train_classifier"]
 

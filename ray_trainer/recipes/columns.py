@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from dataset_catalog.manifest import DatasetManifest
-from ray_trainer.errors import ColumnChoiceError
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.ray_trainer.errors import ColumnChoiceError
 
 __all__ = ["choose_image_column", "choose_label_column", "choose_text_column", "image_shape"]
 

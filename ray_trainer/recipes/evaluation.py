@@ -16,13 +16,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
-from dataset_catalog.catalog import Catalog
-from kafka_connection.connection import Connection
-from ray_trainer.reading.batch import Batch
-from ray_trainer.reading.reader import DatasetReader
-from ray_trainer.recipes.labels import renumbered
-from ray_trainer.recipes.metrics import ClassCounts
-from ray_trainer.training.model import model_device, unwrap
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.recipes.labels import renumbered
+from evenload.ray_trainer.recipes.metrics import ClassCounts
+from evenload.ray_trainer.training.model import model_device, unwrap
 
 __all__ = ["Evaluation", "Measured"]
 

@@ -23,16 +23,16 @@ from pydantic import JsonValue
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from kafka_connection.connection import Connection
-from ray_trainer.errors import UndecodableColumnError
-from ray_trainer.reading.batch import Batch
-from ray_trainer.recipes.classification import run_storage, train_classifier
-from ray_trainer.recipes.columns import choose_image_column
-from ray_trainer.recipes.image_facts import ImageFacts, look_at_images
-from ray_trainer.recipes.image_tensors import mirrored, shifted, to_planes
-from ray_trainer.recipes.labels import LabelNumbers
-from ray_trainer.recipes.options import ImageClassificationOptions
-from ray_trainer.recipes.preparation import (
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.errors import UndecodableColumnError
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.recipes.classification import run_storage, train_classifier
+from evenload.ray_trainer.recipes.columns import choose_image_column
+from evenload.ray_trainer.recipes.image_facts import ImageFacts, look_at_images
+from evenload.ray_trainer.recipes.image_tensors import mirrored, shifted, to_planes
+from evenload.ray_trainer.recipes.labels import LabelNumbers
+from evenload.ray_trainer.recipes.options import ImageClassificationOptions
+from evenload.ray_trainer.recipes.preparation import (
     Asked,
     Findings,
     Preparation,
@@ -41,7 +41,7 @@ from ray_trainer.recipes.preparation import (
     prepare,
     read_preparation,
 )
-from ray_trainer.recipes.pretrained import (
+from evenload.ray_trainer.recipes.pretrained import (
     NEW_RESNETS,
     image_input,
     image_model,
@@ -49,8 +49,8 @@ from ray_trainer.recipes.pretrained import (
     make_resnet,
     silence,
 )
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["check", "train"]
 

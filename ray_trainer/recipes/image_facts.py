@@ -13,11 +13,11 @@ from typing import Any, Final, Self
 import torch
 from pydantic import JsonValue
 
-from dataset_catalog.manifest import DatasetManifest
-from kafka_connection.connection import Connection
-from ray_trainer.errors import ColumnChoiceError
-from ray_trainer.recipes.image_tensors import CHANNELS, is_channels_last, moments, to_planes
-from ray_trainer.recipes.labels import read_in_order
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.errors import ColumnChoiceError
+from evenload.ray_trainer.recipes.image_tensors import CHANNELS, is_channels_last, moments, to_planes
+from evenload.ray_trainer.recipes.labels import read_in_order
 
 __all__ = ["ImageFacts", "look_at_images"]
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import torch
 
-from dataset_catalog.errors import CorruptManifestError
-from dataset_catalog.foreign_content import parse_json, refused_as
-from dataset_catalog.manifest import DatasetManifest
-from kafka_connection.connection import Connection
-from ray_trainer.errors import LabelError
-from ray_trainer.reading.batch import Batch
-from ray_trainer.reading.reader import DatasetReader
+from evenload.dataset_catalog.errors import CorruptManifestError
+from evenload.dataset_catalog.foreign_content import parse_json, refused_as
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.errors import LabelError
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 __all__ = ["LabelNumbers", "check_labels", "class_names", "find_classes", "read_in_order", "renumbered"]
 

@@ -17,11 +17,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from kafka_connection.connection import Connection
-from ray_trainer.errors import UnknownRecipeError
-from ray_trainer.recipes.options import ImageClassificationOptions, RecipeOptions, TextClassificationOptions
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.errors import UnknownRecipeError
+from evenload.ray_trainer.recipes.options import (
+    ImageClassificationOptions,
+    RecipeOptions,
+    TextClassificationOptions,
+)
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["RECIPES", "Recipe", "RecipeModule", "find_recipe"]
 
@@ -62,13 +66,13 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
                 name="image-classification",
                 summary="put images into classes with a ResNet",
                 options=ImageClassificationOptions,
-                module="ray_trainer.recipes.image_classification",
+                module="evenload.ray_trainer.recipes.image_classification",
             ),
             Recipe(
                 name="text-classification",
                 summary="put texts into classes with a BERT",
                 options=TextClassificationOptions,
-                module="ray_trainer.recipes.text_classification",
+                module="evenload.ray_trainer.recipes.text_classification",
             ),
         )
     }

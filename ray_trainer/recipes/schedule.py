@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from ray_trainer.planning.cursor import Cursor
+from evenload.ray_trainer.planning.cursor import Cursor
 
 __all__ = ["Schedule", "rate_factor"]
 

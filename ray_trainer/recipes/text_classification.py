@@ -17,14 +17,14 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from dataset_catalog.manifest import DatasetManifest
-from kafka_connection.connection import Connection
-from ray_trainer.reading.batch import Batch
-from ray_trainer.recipes.classification import run_storage, train_classifier
-from ray_trainer.recipes.columns import choose_text_column
-from ray_trainer.recipes.labels import LabelNumbers, read_in_order
-from ray_trainer.recipes.options import TextClassificationOptions
-from ray_trainer.recipes.preparation import (
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.recipes.classification import run_storage, train_classifier
+from evenload.ray_trainer.recipes.columns import choose_text_column
+from evenload.ray_trainer.recipes.labels import LabelNumbers, read_in_order
+from evenload.ray_trainer.recipes.options import TextClassificationOptions
+from evenload.ray_trainer.recipes.preparation import (
     Asked,
     Findings,
     Preparation,
@@ -33,7 +33,7 @@ from ray_trainer.recipes.preparation import (
     prepare,
     read_preparation,
 )
-from ray_trainer.recipes.pretrained import (
+from evenload.ray_trainer.recipes.pretrained import (
     label_names,
     make_bert,
     pretrained_tokenizer,
@@ -41,9 +41,9 @@ from ray_trainer.recipes.pretrained import (
     text_model,
     wrap_tokenizer,
 )
-from ray_trainer.recipes.wordpiece import make_tokenizer, within_bounds
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig
+from evenload.ray_trainer.recipes.wordpiece import make_tokenizer, within_bounds
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["check", "train"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-from ray_trainer.training.peers import Peers, PendingSum
+from evenload.ray_trainer.training.peers import Peers, PendingSum
 
 __all__ = ["Agreement", "Decision", "Wishes"]
 

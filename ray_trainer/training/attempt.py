@@ -23,17 +23,17 @@ from typing import Any
 
 import torch
 
-from ray_trainer.errors import (
+from evenload.ray_trainer.errors import (
     CheckpointMismatchError,
     CheckpointUnreadableError,
     InvalidCheckpointError,
     NoCheckpointLeftError,
     StorageUnreadableError,
 )
-from ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointSearch, CheckpointStore
-from ray_trainer.training.events import AttemptStarted, WorkerIdentity
-from ray_trainer.training.fence import AttemptClaim, claim_attempt, claim_run
-from ray_trainer.training.ledger import (
+from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointSearch, CheckpointStore
+from evenload.ray_trainer.training.events import AttemptStarted, WorkerIdentity
+from evenload.ray_trainer.training.fence import AttemptClaim, claim_attempt, claim_run
+from evenload.ray_trainer.training.ledger import (
     AttemptStart,
     ResumedFrom,
     Segment,
@@ -44,10 +44,10 @@ from ray_trainer.training.ledger import (
     saved_attempts,
     write_start,
 )
-from ray_trainer.training.peers import Peers
-from ray_trainer.training.run_context import RunContext
-from ray_trainer.training.run_record import RunRecord, read_finished
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.peers import Peers
+from evenload.ray_trainer.training.run_context import RunContext
+from evenload.ray_trainer.training.run_record import RunRecord, read_finished
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = ["Beginning", "RunPlace", "begin_attempt", "begin_from_nothing", "find_beginning"]
 

@@ -25,23 +25,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataset_catalog.catalog import Catalog
-from kafka_connection.connection import Connection
-from kafka_connection.environment import resolve_connection
-from ray_trainer.errors import RunMismatchError
-from ray_trainer.reading.sample_split import SampleSplit
-from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.ledger import (
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.environment import resolve_connection
+from evenload.ray_trainer.errors import RunMismatchError
+from evenload.ray_trainer.reading.sample_split import SampleSplit
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.ledger import (
     Segment,
     StepEntry,
     began_anew_at,
     lineage,
     read_starts,
 )
-from ray_trainer.training.part_files import read_books
-from ray_trainer.training.placement import Placement
-from ray_trainer.training.run_record import RunRecord, read_finished, read_run
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.part_files import read_books
+from evenload.ray_trainer.training.placement import Placement
+from evenload.ray_trainer.training.run_record import RunRecord, read_finished, read_run
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = ["AuditReport", "EpochAudit", "audit", "audit_run", "counted_entries", "covered_segments"]
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ray_trainer.training.events import (
+from evenload.ray_trainer.training.events import (
     AttemptStarted,
     CheckpointSaved,
     Event,

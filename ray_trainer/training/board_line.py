@@ -17,8 +17,8 @@ from typing import Any, Final
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ray_trainer.training.board import Board, WorkerFailure
-from ray_trainer.training.events import Event, Note, StepDone, WorkersLost
+from evenload.ray_trainer.training.board import Board, WorkerFailure
+from evenload.ray_trainer.training.events import Event, Note, StepDone, WorkersLost
 
 __all__ = ["BoardLine"]
 

@@ -32,8 +32,8 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ray_trainer.errors import InvalidCheckpointError
-from ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage, checksum_of
+from evenload.ray_trainer.errors import InvalidCheckpointError
+from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage, checksum_of
 
 __all__ = [
     "INDEX_NAME",

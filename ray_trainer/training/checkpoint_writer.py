@@ -27,13 +27,13 @@ from typing import Any, Final
 
 import torch
 
-from ray_trainer.errors import CheckpointWriteError, RunTakenOverError
-from ray_trainer.planning.cursor import KafkaView
-from ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
-from ray_trainer.training.ledger import StepEntry, mark_saved
-from ray_trainer.training.part_files import RankFiles
-from ray_trainer.training.peers import Peers
-from ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
+from evenload.ray_trainer.errors import CheckpointWriteError, RunTakenOverError
+from evenload.ray_trainer.planning.cursor import KafkaView
+from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
+from evenload.ray_trainer.training.ledger import StepEntry, mark_saved
+from evenload.ray_trainer.training.part_files import RankFiles
+from evenload.ray_trainer.training.peers import Peers
+from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
 
 __all__ = ["FAILURES_MAX", "CheckpointJob", "CheckpointWriter", "Outcome"]
 

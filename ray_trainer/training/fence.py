@@ -37,10 +37,10 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ray_trainer.errors import RunTakenOverError, TrainerError
-from ray_trainer.training.checkpoint import attempt_number
-from ray_trainer.training.ledger import list_attempts
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.errors import RunTakenOverError, TrainerError
+from evenload.ray_trainer.training.checkpoint import attempt_number
+from evenload.ray_trainer.training.ledger import list_attempts
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = [
     "LOOK_S",

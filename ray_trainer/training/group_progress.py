@@ -16,9 +16,9 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from kafka_connection.clients import open_admin
-from kafka_connection.connection import Connection
-from kafka_connection.errors import KafkaConnectionError
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.errors import KafkaConnectionError
 
 __all__ = ["GroupProgress", "group_of"]
 

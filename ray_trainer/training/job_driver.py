@@ -1,6 +1,6 @@
 """The driver of a job that `submit` made: `train`, told through the environment, speaking through its log.
 
-    python -m ray_trainer.training.job_driver
+    python -m evenload.ray_trainer.training.job_driver
 
 Its last line is the result, for the submitter; its exit status is that of `evenload train`.
 """
@@ -22,9 +22,9 @@ _PROGRESS_S: Final = 5.0
 def main() -> int:
     """0 done, 1 failed with one sentence, 130 stopped."""
     # Imported here: the submitter needs the names above, and neither torch nor Ray Train.
-    from kafka_connection.connection import Connection
-    from ray_trainer.training.train_config import TrainConfig
-    from ray_trainer.training.trainer import train
+    from evenload.kafka_connection.connection import Connection
+    from evenload.ray_trainer.training.train_config import TrainConfig
+    from evenload.ray_trainer.training.trainer import train
 
     job: dict[str, Any] = json.loads(os.environ[JOB_VARIABLE])
     connection = Connection.model_validate(job["connection"]) if job["connection"] else None

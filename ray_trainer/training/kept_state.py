@@ -35,14 +35,14 @@ import xxhash
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ray_trainer.errors import (
+from evenload.ray_trainer.errors import (
     CheckpointMismatchError,
     RanksDifferError,
     ShardedStateError,
     StateUnavailableError,
 )
-from ray_trainer.training.model import detached_copy, unwrap
-from ray_trainer.training.peers import Peers
+from evenload.ray_trainer.training.model import detached_copy, unwrap
+from evenload.ray_trainer.training.peers import Peers
 
 __all__ = ["KeptState"]
 

@@ -38,8 +38,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ray_trainer.training.checkpoint import attempt_folder, attempt_number
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.checkpoint import attempt_folder, attempt_number
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = [
     "AttemptStart",

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from ray_trainer.training.ledger import Segment, StepEntry
-from ray_trainer.training.part_files import read_books
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.ledger import Segment, StepEntry
+from evenload.ray_trainer.training.part_files import read_books
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = ["CURVE_NAME", "LossPoint", "mean_by_epoch", "read_curve", "write_curve"]
 

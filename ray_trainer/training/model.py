@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ray_trainer.training.run_context import current_run
+from evenload.ray_trainer.training.run_context import current_run
 
 __all__ = [
     "DeferredSum",

@@ -26,9 +26,16 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from ray_trainer.errors import TrainerError
-from ray_trainer.training.ledger import LedgerPart, Segment, StepEntry, join_parts, read_parts, write_entries
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.errors import TrainerError
+from evenload.ray_trainer.training.ledger import (
+    LedgerPart,
+    Segment,
+    StepEntry,
+    join_parts,
+    read_parts,
+    write_entries,
+)
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = ["JOINED", "Page", "RankFiles", "read_books"]
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dataset_catalog.manifest import RunArrays
+from evenload.dataset_catalog.manifest import RunArrays
 
 __all__ = ["Placement"]
 

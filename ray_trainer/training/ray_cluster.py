@@ -24,8 +24,8 @@ import ray
 import ray._private.worker as ray_worker
 import stamina
 
-from ray_trainer.errors import RayUnavailableError, WorkersUnavailableError
-from ray_trainer.training.train_config import TrainConfig
+from evenload.ray_trainer.errors import RayUnavailableError, WorkersUnavailableError
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from kafka_connection.connection import Connection
-from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, StepDone
-from ray_trainer.training.fence import DriverClaim
-from ray_trainer.training.storage import PATIENCE_S, RunStorage
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, StepDone
+from evenload.ray_trainer.training.fence import DriverClaim
+from evenload.ray_trainer.training.storage import PATIENCE_S, RunStorage
 
 __all__ = ["Link", "NoLink", "RunContext", "current_run", "entered"]
 

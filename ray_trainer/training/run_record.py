@@ -18,11 +18,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ray_trainer.errors import InvalidCheckpointError, RunDamagedError, RunMismatchError, UnknownRunError
-from ray_trainer.planning.rule import earlier_rule, plan_fingerprint
-from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.ledger import read_starts
-from ray_trainer.training.storage import RunStorage, checksum_of
+from evenload.ray_trainer.errors import (
+    InvalidCheckpointError,
+    RunDamagedError,
+    RunMismatchError,
+    UnknownRunError,
+)
+from evenload.ray_trainer.planning.rule import earlier_rule, plan_fingerprint
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.ledger import read_starts
+from evenload.ray_trainer.training.storage import RunStorage, checksum_of
 
 __all__ = [
     "FinishedRecord",

@@ -14,18 +14,18 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from ray_trainer.errors import CheckpointWriteError, ShardedStateError, StateUnavailableError
-from ray_trainer.planning.cursor import kafka_view
-from ray_trainer.training.agreement import Agreement, Decision, Wishes
-from ray_trainer.training.attempt import Beginning, RunPlace
-from ray_trainer.training.checkpoint import CheckpointIndex, attempt_folder, checkpoint_name
-from ray_trainer.training.checkpoint_schedule import CheckpointSchedule
-from ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
-from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
-from ray_trainer.training.fence import FenceWatch, require_newest
-from ray_trainer.training.group_progress import GroupProgress, group_of
-from ray_trainer.training.kept_state import KeptState
-from ray_trainer.training.step_books import OpenStep, StepBooks
+from evenload.ray_trainer.errors import CheckpointWriteError, ShardedStateError, StateUnavailableError
+from evenload.ray_trainer.planning.cursor import kafka_view
+from evenload.ray_trainer.training.agreement import Agreement, Decision, Wishes
+from evenload.ray_trainer.training.attempt import Beginning, RunPlace
+from evenload.ray_trainer.training.checkpoint import CheckpointIndex, attempt_folder, checkpoint_name
+from evenload.ray_trainer.training.checkpoint_schedule import CheckpointSchedule
+from evenload.ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
+from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
+from evenload.ray_trainer.training.fence import FenceWatch, require_newest
+from evenload.ray_trainer.training.group_progress import GroupProgress, group_of
+from evenload.ray_trainer.training.kept_state import KeptState
+from evenload.ray_trainer.training.step_books import OpenStep, StepBooks
 
 __all__ = ["RunningAttempt"]
 

@@ -38,27 +38,27 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from ray_trainer.errors import ReaderRankError, StorageUnwritableError
-from ray_trainer.training.attempt import (
+from evenload.ray_trainer.errors import ReaderRankError, StorageUnwritableError
+from evenload.ray_trainer.training.attempt import (
     Beginning,
     RunPlace,
     begin_attempt,
     begin_from_nothing,
     find_beginning,
 )
-from ray_trainer.training.checkpoint import CheckpointIndex
-from ray_trainer.training.evaluations import read_evaluations, write_evaluation
-from ray_trainer.training.events import Evaluated, Note
-from ray_trainer.training.kept_state import KeptState
-from ray_trainer.training.model import has_batch_norm, model_device, set_gradient_sync
-from ray_trainer.training.peers import Peers
-from ray_trainer.training.random_state import Purpose, seed_step
-from ray_trainer.training.run_context import NoLink, RunContext, current_run
-from ray_trainer.training.run_record import RunRecord, check_same_run, create_run, new_run
-from ray_trainer.training.running_attempt import RunningAttempt
-from ray_trainer.training.step_books import OpenStep
-from ray_trainer.training.stop_signal import stop_on_signal
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.checkpoint import CheckpointIndex
+from evenload.ray_trainer.training.evaluations import read_evaluations, write_evaluation
+from evenload.ray_trainer.training.events import Evaluated, Note
+from evenload.ray_trainer.training.kept_state import KeptState
+from evenload.ray_trainer.training.model import has_batch_norm, model_device, set_gradient_sync
+from evenload.ray_trainer.training.peers import Peers
+from evenload.ray_trainer.training.random_state import Purpose, seed_step
+from evenload.ray_trainer.training.run_context import NoLink, RunContext, current_run
+from evenload.ray_trainer.training.run_record import RunRecord, check_same_run, create_run, new_run
+from evenload.ray_trainer.training.running_attempt import RunningAttempt
+from evenload.ray_trainer.training.step_books import OpenStep
+from evenload.ray_trainer.training.stop_signal import stop_on_signal
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = ["Session"]
 

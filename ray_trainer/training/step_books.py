@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_trainer.training.ledger import StepEntry
-from ray_trainer.training.model import DeferredSum
+from evenload.ray_trainer.training.ledger import StepEntry
+from evenload.ray_trainer.training.model import DeferredSum
 
 __all__ = ["OpenStep", "StepBooks"]
 

@@ -1,6 +1,6 @@
 """The same training as a job on a running Ray cluster: submitted, followed, stopped, its exit code passed on.
 
-The job's driver is `python -m ray_trainer.training.job_driver` on the cluster's head, with this
+The job's driver is `python -m evenload.ray_trainer.training.job_driver` on the cluster's head, with this
 configuration; from there on it is `train`, with the workers on the cluster's machines. evenload has to be
 installed there, and storage has to be a place that all machines share.
 
@@ -36,15 +36,15 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 from requests.exceptions import RequestException
 
-from kafka_connection.connection import Connection
-from kafka_connection.environment import evenload_home, resolve_connection
-from ray_trainer.errors import JobError, JobLostError
-from ray_trainer.recipes.registry import find_recipe
-from ray_trainer.training.job_driver import JOB_VARIABLE, RESULT_PREFIX
-from ray_trainer.training.run_names import default_run_name
-from ray_trainer.training.stop_signal import stop_on_signal
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.environment import evenload_home, resolve_connection
+from evenload.ray_trainer.errors import JobError, JobLostError
+from evenload.ray_trainer.recipes.registry import find_recipe
+from evenload.ray_trainer.training.job_driver import JOB_VARIABLE, RESULT_PREFIX
+from evenload.ray_trainer.training.run_names import default_run_name
+from evenload.ray_trainer.training.stop_signal import stop_on_signal
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 __all__ = ["SubmittedJob", "submit"]
 
@@ -203,7 +203,8 @@ class _LogLines:
 def _entrypoint() -> str:
     """This interpreter where the cluster has it too (as on one machine), else the cluster's own."""
     own = shlex.quote(sys.executable)
-    return f"python={own}; [ -x $python ] || python=python; exec $python -m ray_trainer.training.job_driver"
+    driver = "evenload.ray_trainer.training.job_driver"
+    return f"python={own}; [ -x $python ] || python=python; exec $python -m {driver}"
 
 
 def _public_connection(connection: Connection) -> dict[str, Any] | None:

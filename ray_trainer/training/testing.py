@@ -21,7 +21,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.fs
 
-from ray_trainer.training import storage
+from evenload.ray_trainer.training import storage
 
 __all__ = ["Before", "RankProcesses", "interposed_storage", "rank_processes"]
 
@@ -32,8 +32,8 @@ _PRELOAD = [
     "torch",
     "torch._dynamo",
     "torch.nn.parallel",
-    "ray_trainer.training.session",
-    "ray_trainer.reading.testing",
+    "evenload.ray_trainer.training.session",
+    "evenload.ray_trainer.reading.testing",
 ]
 
 

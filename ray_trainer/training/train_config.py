@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kafka_connection.connection import Connection
+from evenload.kafka_connection.connection import Connection
 
 __all__ = ["TrainConfig", "TrainResult"]
 

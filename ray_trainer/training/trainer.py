@@ -29,33 +29,39 @@ import ray.train
 from ray.train import FailureConfig, LoggingConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchTrainer
 
-from kafka_connection.connection import Connection
-from kafka_connection.environment import evenload_home, resolve_connection
-from ray_trainer.errors import (
+from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.environment import evenload_home, resolve_connection
+from evenload.ray_trainer.errors import (
     InvalidCheckpointError,
     RunMismatchError,
     TrainingFailedError,
 )
-from ray_trainer.recipes.registry import find_recipe
-from ray_trainer.training.audit import covered_segments
-from ray_trainer.training.board_line import BoardLine
-from ray_trainer.training.checkpoint import CheckpointStore, attempt_folder
-from ray_trainer.training.events import Event, Note, StepDone, Stopping
-from ray_trainer.training.fence import DriverClaim, FenceWatch, claim_run, require_newest
-from ray_trainer.training.ledger import began_anew_at, read_starts
-from ray_trainer.training.loss_curve import CURVE_NAME, LossPoint, mean_by_epoch, read_curve, write_curve
-from ray_trainer.training.ray_cluster import ClusterFacts, joined_cluster
-from ray_trainer.training.run_names import default_run_name
-from ray_trainer.training.run_record import (
+from evenload.ray_trainer.recipes.registry import find_recipe
+from evenload.ray_trainer.training.audit import covered_segments
+from evenload.ray_trainer.training.board_line import BoardLine
+from evenload.ray_trainer.training.checkpoint import CheckpointStore, attempt_folder
+from evenload.ray_trainer.training.events import Event, Note, StepDone, Stopping
+from evenload.ray_trainer.training.fence import DriverClaim, FenceWatch, claim_run, require_newest
+from evenload.ray_trainer.training.ledger import began_anew_at, read_starts
+from evenload.ray_trainer.training.loss_curve import (
+    CURVE_NAME,
+    LossPoint,
+    mean_by_epoch,
+    read_curve,
+    write_curve,
+)
+from evenload.ray_trainer.training.ray_cluster import ClusterFacts, joined_cluster
+from evenload.ray_trainer.training.run_names import default_run_name
+from evenload.ray_trainer.training.run_record import (
     FinishedRecord,
     find_run,
     read_finished,
     write_finished,
 )
-from ray_trainer.training.stop_signal import stop_on_signal
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig, TrainResult
-from ray_trainer.training.worker import Loop, WorkerJob, run_worker
+from evenload.ray_trainer.training.stop_signal import stop_on_signal
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
+from evenload.ray_trainer.training.worker import Loop, WorkerJob, run_worker
 
 __all__ = ["TrainConfig", "TrainResult", "train"]
 

@@ -20,15 +20,15 @@ from typing import Any, Final, TypeAlias
 
 import ray.train
 
-from kafka_connection.connection import Connection
-from ray_trainer.errors import TrainingFailedError
-from ray_trainer.recipes.registry import find_recipe
-from ray_trainer.training.board import WorkerFailure
-from ray_trainer.training.fence import DriverClaim
-from ray_trainer.training.run_context import RunContext, entered
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig
-from ray_trainer.training.worker_link import RayLink
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.errors import TrainingFailedError
+from evenload.ray_trainer.recipes.registry import find_recipe
+from evenload.ray_trainer.training.board import WorkerFailure
+from evenload.ray_trainer.training.fence import DriverClaim
+from evenload.ray_trainer.training.run_context import RunContext, entered
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.ray_trainer.training.worker_link import RayLink
 
 __all__ = ["Loop", "WorkerJob", "run_worker"]
 

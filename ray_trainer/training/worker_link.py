@@ -24,9 +24,15 @@ import ray
 import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from ray_trainer.training.board import WorkerFailure
-from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, StepDone, WorkerIdentity
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.board import WorkerFailure
+from evenload.ray_trainer.training.events import (
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    StepDone,
+    WorkerIdentity,
+)
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = ["RayLink"]
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from telemetry_collector.cache import CachedSnapshot, SnapshotCache
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot
-from telemetry_collector.statistics import CollectorStatistics
+from evenload.telemetry_collector.cache import CachedSnapshot, SnapshotCache
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot
+from evenload.telemetry_collector.statistics import CollectorStatistics
 
 __all__ = ["ATTRIBUTE_BY_LABEL", "INSTRUMENTS", "MAX_TOPICS", "Instrument", "Measured", "Point", "Reading"]
 

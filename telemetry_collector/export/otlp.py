@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
-from telemetry_collector.export.instruments import (
+from evenload.telemetry_collector.export.instruments import (
     ATTRIBUTE_BY_LABEL,
     INSTRUMENTS,
     Instrument,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 
-from telemetry_collector.export.instruments import INSTRUMENTS, Instrument, Measured, Reading
+from evenload.telemetry_collector.export.instruments import INSTRUMENTS, Instrument, Measured, Reading
 
 __all__ = ["PrometheusExport"]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from telemetry_collector.reports import Intent
+from evenload.telemetry_collector.reports import Intent
 
 __all__ = ["AnnouncedBytes"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from telemetry_collector.service.compressed import Part
-from telemetry_collector.service.wire import encode_snapshot
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.service.compressed import Part
+from evenload.telemetry_collector.service.wire import encode_snapshot
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = ["Answers"]
 

@@ -22,18 +22,18 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from kafka_connection import Connection
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.observation import Assembled, ClusterLayout
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.polling import CLUSTER_ID, SERVICE_NAME, Polling
-from telemetry_collector.service.service_requests import ServiceRequests
-from telemetry_collector.snapshot_thread import SnapshotThread
-from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
-from telemetry_collector.sources.kafka_requests import KafkaRequests
-from telemetry_collector.sources.source import Question, Source
-from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
-from telemetry_collector.weights import Weights
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.observation import Assembled, ClusterLayout
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.polling import CLUSTER_ID, SERVICE_NAME, Polling
+from evenload.telemetry_collector.service.service_requests import ServiceRequests
+from evenload.telemetry_collector.snapshot_thread import SnapshotThread
+from evenload.telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.source import Question, Source
+from evenload.telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["RemoteCollector"]
 

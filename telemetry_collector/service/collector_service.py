@@ -19,20 +19,20 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 
-from telemetry_collector.cache import CachedSnapshot
-from telemetry_collector.collector import Collector
-from telemetry_collector.errors import CollectorError
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.announced import AnnouncedBytes
-from telemetry_collector.service.answers import Answers
-from telemetry_collector.service.compressed import Part
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.told import Told
-from telemetry_collector.service.wanted_topics import WantedTopics
-from telemetry_collector.service.wire import encode_told
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.weights import Weights
-from telemetry_collector.weights_file import WeightsFile
+from evenload.telemetry_collector.cache import CachedSnapshot
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.errors import CollectorError
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.announced import AnnouncedBytes
+from evenload.telemetry_collector.service.answers import Answers
+from evenload.telemetry_collector.service.compressed import Part
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.told import Told
+from evenload.telemetry_collector.service.wanted_topics import WantedTopics
+from evenload.telemetry_collector.service.wire import encode_told
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.weights import Weights
+from evenload.telemetry_collector.weights_file import WeightsFile
 
 __all__ = ["CollectorService"]
 

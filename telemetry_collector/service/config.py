@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kafka_connection.secrets import BearerToken
-from telemetry_collector.service.admission import HOST_NAME
+from evenload.kafka_connection.secrets import BearerToken
+from evenload.telemetry_collector.service.admission import HOST_NAME
 
 __all__ = ["ServiceConfig"]
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from telemetry_collector.service.overview_model import BrokerOverview, Finding, Overview, Severity
+from evenload.telemetry_collector.service.overview_model import BrokerOverview, Finding, Overview, Severity
 
 __all__ = ["ALMOST_FULL", "FULL_SOON_S", "FULL_VERY_SOON_S", "SPREAD_MAX", "find"]
 

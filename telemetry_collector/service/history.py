@@ -22,7 +22,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = ["History", "HistoryPoint"]
 

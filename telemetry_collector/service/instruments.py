@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from telemetry_collector.export.instruments import MAX_TOPICS, Instrument, Point, Reading
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.snapshot import ReplicationThrottles
+from evenload.telemetry_collector.export.instruments import MAX_TOPICS, Instrument, Point, Reading
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.snapshot import ReplicationThrottles
 
 __all__ = ["service_instruments"]
 

@@ -18,16 +18,16 @@ from typing import Protocol
 
 from aiohttp import web
 
-from telemetry_collector.observation import Assembled
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.daemon_thread import in_daemon_thread
-from telemetry_collector.service.history import History
-from telemetry_collector.service.overview import Explanation, make_overview
-from telemetry_collector.service.overview_model import Overview
-from telemetry_collector.service.page import load_page
-from telemetry_collector.service.server import SERVICE
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.observation import Assembled
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
+from evenload.telemetry_collector.service.history import History
+from evenload.telemetry_collector.service.overview import Explanation, make_overview
+from evenload.telemetry_collector.service.overview_model import Overview
+from evenload.telemetry_collector.service.page import load_page
+from evenload.telemetry_collector.service.server import SERVICE
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["ExplainWith", "LivePage"]
 

@@ -28,20 +28,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from telemetry_collector.cache import CachedSnapshot
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.findings import find
-from telemetry_collector.service.history import History
-from telemetry_collector.service.overview_model import (
+from evenload.telemetry_collector.cache import CachedSnapshot
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.findings import find
+from evenload.telemetry_collector.service.history import History
+from evenload.telemetry_collector.service.overview_model import (
     BrokerOverview,
     HistoryOverview,
     Overview,
     RouteOverview,
     TopicOverview,
 )
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
-from telemetry_collector.statistics import CollectorStatistics
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.statistics import CollectorStatistics
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["Explain", "Explanation", "make_overview"]
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = [
     "BrokerOverview",

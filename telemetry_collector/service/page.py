@@ -25,7 +25,7 @@ class Page(NamedTuple):
 
 def load_page() -> Page:
     """Read the page from the package."""
-    html = files("telemetry_collector.service").joinpath("page.html").read_text(encoding="utf-8")
+    html = files("evenload.telemetry_collector.service").joinpath("page.html").read_text(encoding="utf-8")
     policy = (
         "default-src 'none'",
         f"script-src {_hash_of('script', html)}",

@@ -26,16 +26,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.errors import ServiceUnusableError, SourceError
-from telemetry_collector.observation import Assembled
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.schedule import Ticks, backoff_s
-from telemetry_collector.service.service_requests import ServiceRequests
-from telemetry_collector.service.wire import SnapshotAnswer
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
-from telemetry_collector.statistics import StatisticsCounter
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.errors import ServiceUnusableError, SourceError
+from evenload.telemetry_collector.observation import Assembled
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.schedule import Ticks, backoff_s
+from evenload.telemetry_collector.service.service_requests import ServiceRequests
+from evenload.telemetry_collector.service.wire import SnapshotAnswer
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.statistics import StatisticsCounter
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["CLUSTER_ID", "SERVICE_NAME", "Listener", "Polling"]
 

@@ -21,18 +21,18 @@ from typing import Any
 from aiohttp import web
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-from kafka_connection import Connection
-from telemetry_collector.collector import Collector
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.export.otlp import OtlpExport
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.daemon_thread import in_daemon_thread
-from telemetry_collector.service.instruments import service_instruments
-from telemetry_collector.service.listening import listen
-from telemetry_collector.service.live_page import ExplainWith, LivePage
-from telemetry_collector.service.server import LINE_MAX_BYTES, make_app
-from telemetry_collector.weights_file import WeightsFile
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.export.otlp import OtlpExport
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
+from evenload.telemetry_collector.service.instruments import service_instruments
+from evenload.telemetry_collector.service.listening import listen
+from evenload.telemetry_collector.service.live_page import ExplainWith, LivePage
+from evenload.telemetry_collector.service.server import LINE_MAX_BYTES, make_app
+from evenload.telemetry_collector.weights_file import WeightsFile
 
 __all__ = ["serve"]
 

@@ -37,18 +37,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import FailFast, TypeAdapter, ValidationError
 
-from telemetry_collector.cache import CachedSnapshot
-from telemetry_collector.export.prometheus import PrometheusExport
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.admission import Admission, RefusedError, Right
-from telemetry_collector.service.bodies import Bodies, objects_bytes
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.compressed import Part, gzip_of
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.instruments import service_instruments
-from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
-from telemetry_collector.snapshot import BrokerSnapshot
-from telemetry_collector.weights_file import parse_weights
+from evenload.telemetry_collector.cache import CachedSnapshot
+from evenload.telemetry_collector.export.prometheus import PrometheusExport
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.admission import Admission, RefusedError, Right
+from evenload.telemetry_collector.service.bodies import Bodies, objects_bytes
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.compressed import Part, gzip_of
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.instruments import service_instruments
+from evenload.telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
+from evenload.telemetry_collector.snapshot import BrokerSnapshot
+from evenload.telemetry_collector.weights_file import parse_weights
 
 __all__ = ["LINE_MAX_BYTES", "SERVICE", "admission_of", "make_app"]
 

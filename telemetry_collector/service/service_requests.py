@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import aiohttp
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from kafka_connection import Connection
-from kafka_connection.connection import first_reason
-from kafka_connection.secrets import BearerToken, read_secret
-from telemetry_collector.errors import ServiceUnusableError
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, SnapshotAnswer, decode_answer
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.connection import first_reason
+from evenload.kafka_connection.secrets import BearerToken, read_secret
+from evenload.telemetry_collector.errors import ServiceUnusableError
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, SnapshotAnswer, decode_answer
 
 __all__ = ["ServiceRequests", "Tagged"]
 

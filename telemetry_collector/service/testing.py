@@ -17,14 +17,14 @@ from typing import Self
 
 from aiohttp import web
 
-from kafka_connection import Connection
-from telemetry_collector.collector import Collector
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.listening import listen
-from telemetry_collector.service.server import LINE_MAX_BYTES, make_app
-from telemetry_collector.testing import FakeCluster
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.listening import listen
+from evenload.telemetry_collector.service.server import LINE_MAX_BYTES, make_app
+from evenload.telemetry_collector.testing import FakeCluster
 
 __all__ = ["FakeService"]
 

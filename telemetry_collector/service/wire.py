@@ -35,15 +35,15 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from telemetry_collector.errors import ServiceUnusableError
-from telemetry_collector.snapshot import (
+from evenload.telemetry_collector.errors import ServiceUnusableError
+from evenload.telemetry_collector.snapshot import (
     BrokerSnapshot,
     ClusterSnapshot,
     LogDirSnapshot,
     PartitionSnapshot,
     TopicPartition,
 )
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.weights import Weights
 
 __all__ = [
     "ALL_TOPICS",

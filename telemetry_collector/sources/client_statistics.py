@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.errors import CollectorClosedError
-from telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.errors import CollectorClosedError
+from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["ClientStatisticsSource"]
 

@@ -22,11 +22,16 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.protocol.metadata import MetadataRequest
 
-from telemetry_collector.errors import AccessRefusedError, BadAnswerError, BrokerUnreachableError, SourceError
-from telemetry_collector.observation import ClusterLayout
-from telemetry_collector.snapshot import PartitionSnapshot
-from telemetry_collector.sources.kafka_requests import KafkaRequests
-from telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.errors import (
+    AccessRefusedError,
+    BadAnswerError,
+    BrokerUnreachableError,
+    SourceError,
+)
+from evenload.telemetry_collector.observation import ClusterLayout
+from evenload.telemetry_collector.snapshot import PartitionSnapshot
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["ClusterMetadataSource"]
 

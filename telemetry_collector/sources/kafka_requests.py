@@ -35,8 +35,8 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from kafka_connection import Connection, NoCredentialsError
-from telemetry_collector.errors import (
+from evenload.kafka_connection import Connection, NoCredentialsError
+from evenload.telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,
     BrokerUnreachableError,

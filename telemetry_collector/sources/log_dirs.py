@@ -31,12 +31,12 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeLogDirsRequest
 
-from telemetry_collector.errors import AccessRefusedError, BadAnswerError
-from telemetry_collector.observation import BrokerStorage
-from telemetry_collector.snapshot import LogDirSnapshot, TopicPartition
-from telemetry_collector.sources.kafka_requests import KafkaRequests
-from telemetry_collector.sources.source import Question
-from telemetry_collector.sources.volumes import SeenVolumes, Volume, VolumeOfDir
+from evenload.telemetry_collector.errors import AccessRefusedError, BadAnswerError
+from evenload.telemetry_collector.observation import BrokerStorage
+from evenload.telemetry_collector.snapshot import LogDirSnapshot, TopicPartition
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.sources.volumes import SeenVolumes, Volume, VolumeOfDir
 
 __all__ = ["LogDirsSource"]
 

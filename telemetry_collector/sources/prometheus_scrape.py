@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 import aiohttp
 
-from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.errors import (
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,
     BrokerUnreachableError,
     CollectorClosedError,
 )
-from telemetry_collector.sources.broker_figures import BrokerFigures, FigureLines
-from telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.sources.broker_figures import BrokerFigures, FigureLines
+from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["PrometheusScrapeSource"]
 

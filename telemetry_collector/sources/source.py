@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.observation import BrokerStorage, ClusterLayout, HeardThrottles, TopicLimits
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.observation import BrokerStorage, ClusterLayout, HeardThrottles, TopicLimits
 
 __all__ = ["Observation", "Question", "Source"]
 

@@ -21,11 +21,11 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest, ListPartitionReassignmentsRequest
 
-from telemetry_collector.errors import BadAnswerError, CollectorClosedError, SourceError
-from telemetry_collector.observation import HeardThrottles
-from telemetry_collector.snapshot import PartitionSnapshot, ReplicationThrottles
-from telemetry_collector.sources.kafka_requests import KafkaRequests
-from telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.errors import BadAnswerError, CollectorClosedError, SourceError
+from evenload.telemetry_collector.observation import HeardThrottles
+from evenload.telemetry_collector.snapshot import PartitionSnapshot, ReplicationThrottles
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["ThrottlesSource"]
 

@@ -27,10 +27,10 @@ from typing import NamedTuple
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest
 
-from telemetry_collector.errors import CollectorClosedError
-from telemetry_collector.observation import TopicLimits
-from telemetry_collector.sources.kafka_requests import KafkaRequests
-from telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.errors import CollectorClosedError
+from evenload.telemetry_collector.observation import TopicLimits
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["TopicLimitsSource"]
 

@@ -20,13 +20,13 @@ import torch
 from ray.cluster_utils import Cluster
 from torch import nn
 
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training.board_line import BoardLine
-from ray_trainer.training.events import Event
-from ray_trainer.training.model import prepare_model
-from ray_trainer.training.run_context import current_run
-from ray_trainer.training.session import Session
-from ray_trainer.training.trainer import TrainConfig, train
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training.board_line import BoardLine
+from evenload.ray_trainer.training.events import Event
+from evenload.ray_trainer.training.model import prepare_model
+from evenload.ray_trainer.training.run_context import current_run
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.trainer import TrainConfig, train
 
 
 def loop(config: dict[str, Any]) -> None:

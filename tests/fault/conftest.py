@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from kafka import TopicPartition
 
-from dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
 from evenload.local_cluster import LocalCluster, process
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
 
 CLONE_NEWNET = 0x40000000
 

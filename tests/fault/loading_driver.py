@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dataset_catalog.errors import DatasetExistsError
-from kafka_connection import Connection
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.loader import load_dataset
+from evenload.dataset_catalog.errors import DatasetExistsError
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.loader import load_dataset
 
 CONFIG = LoaderConfig(
     transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=15, stall_timeout_s=90, recent_s=2

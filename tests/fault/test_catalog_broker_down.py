@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.errors import CatalogUnavailableError
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.topic_admin import TopicAdmin
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.errors import CatalogUnavailableError
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
-from kafka_connection.clients import open_admin
-from kafka_plugin.loader import load_dataset
 
 
 def test_opening_waits_for_a_leader(

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.local_cluster import LocalCluster, temporary_cluster
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer
-from telemetry_collector import CollectorConfig
-from telemetry_collector.collector import Collector
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.collector import Collector
 
 SOON = CollectorConfig(interval_s=0.3, full_interval_s=1.0, deadline_s=2.0, backoff_max_s=1.0)
 

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from confluent_kafka import TopicPartition
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 from evenload.local_cluster import LocalCluster, start
 from evenload.local_cluster import cluster as cluster_module
 from evenload.local_cluster.errors import (
@@ -25,8 +27,6 @@ from evenload.local_cluster.errors import (
 )
 from evenload.local_cluster.probe import num_brokers_known
 from evenload.local_cluster.settings import ClusterSettings
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 
 
 @pytest.fixture

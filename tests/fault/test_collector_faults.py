@@ -15,8 +15,8 @@ import pytest
 from kafka.net.selector import NetworkSelector
 
 from evenload.local_cluster import LocalCluster, temporary_cluster
-from telemetry_collector import CachedSnapshot, CollectorConfig, NoFreshSnapshotError
-from telemetry_collector.collector import Collector, sample_once
+from evenload.telemetry_collector import CachedSnapshot, CollectorConfig, NoFreshSnapshotError
+from evenload.telemetry_collector.collector import Collector, sample_once
 
 CONFIG = CollectorConfig(
     interval_s=0.3,

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.verify import verify
-from kafka_connection import Connection
-from kafka_plugin import loader
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.loader import load_dataset
-from telemetry_collector import CollectorConfig
-from telemetry_collector.opening import AnyCollector
-from telemetry_collector.service.client import RemoteCollector
-from telemetry_collector.service.testing import FakeService
-from telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin import loader
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.opening import AnyCollector
+from evenload.telemetry_collector.service.client import RemoteCollector
+from evenload.telemetry_collector.service.testing import FakeService
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
 
 NUM_SAMPLES = 6_000
 SMALL = LoaderConfig(transaction_bytes=4_000, block_bytes=1_000)

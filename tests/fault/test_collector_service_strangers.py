@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from kafka_connection import Connection
+from evenload.kafka_connection import Connection
 
 StartCollector = Callable[..., Any]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, NewTopic
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.local_cluster import LocalCluster, temporary_cluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from telemetry_collector import BrokerSnapshot, CollectorConfig, TopicPartition
-from telemetry_collector.collector import Collector, sample_once
+from evenload.telemetry_collector import BrokerSnapshot, CollectorConfig, TopicPartition
+from evenload.telemetry_collector.collector import Collector, sample_once
 
 MIB = 1 << 20
 CONFIG = CollectorConfig(interval_s=0.2, full_interval_s=0.4, deadline_s=2.0, age_max_s=5.0)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import LoadInterruptedError
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import LoadInterruptedError
-from kafka_plugin.loader import load_dataset
-from telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
 NUM_SAMPLES = 3_000

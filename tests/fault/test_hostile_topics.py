@@ -25,22 +25,22 @@ import pytest
 import xxhash
 from kafka.protocol.producer import ProduceRequest
 
-from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
-from dataset_catalog.encoding import RECORD_HEADER, encode_samples, record_header
-from dataset_catalog.internal_topics import ensure_internal_topics, write_plain
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns
-from dataset_catalog.parts import DOCUMENT_BYTES_MAX
-from dataset_catalog.testing import (
+from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.encoding import RECORD_HEADER, encode_samples, record_header
+from evenload.dataset_catalog.internal_topics import ensure_internal_topics, write_plain
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.parts import DOCUMENT_BYTES_MAX
+from evenload.dataset_catalog.testing import (
     LOAD_ID,
     create_topic,
     make_batch,
     make_manifest,
     write_dataset,
 )
-from kafka_connection import Connection
-from kafka_connection.broker_connection import BrokerConnection
-from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin.balance_log import BALANCE_TOPIC
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.broker_connection import BrokerConnection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.kafka_plugin.balance_log import BALANCE_TOPIC
 
 MEMORY_MAX = 600 << 20
 
@@ -52,10 +52,10 @@ def run():
 """
 READ = """
 import sys
-from dataset_catalog.errors import CatalogError
-from kafka_connection import Connection
-from ray_trainer.errors import ReadError
-from ray_trainer.reading.reader import DatasetReader
+from evenload.dataset_catalog.errors import CatalogError
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.errors import ReadError
+from evenload.ray_trainer.reading.reader import DatasetReader
 def run():
     try:
         reader = DatasetReader(

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin import load_topic
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.topics import create_topic, default_replication
 from evenload.local_cluster import LocalCluster
-from kafka_connection.clients import open_admin
-from kafka_plugin import load_topic
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.topics import create_topic, default_replication
 
 
 def test_a_dataset_is_loaded_while_the_first_broker_is_down(

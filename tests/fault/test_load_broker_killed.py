@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import LoadInterruptedError
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import LoadInterruptedError
-from kafka_plugin.loader import load_dataset
 
 NUM_SAMPLES = 3_000
 CONFIG = LoaderConfig(transaction_s=0.5, block_bytes=8_000, transaction_timeout_s=15, stall_timeout_s=120)

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import LoadInterruptedError
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import LoadInterruptedError
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.topics import create_topic
 
 NUM_SAMPLES = 3_000
 DATA_BROKERS = (1, 2)

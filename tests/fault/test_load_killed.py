@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.catalog import LOADS_TOPIC, Catalog
-from dataset_catalog.errors import LoadInProgressError, UnknownDatasetError
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.errors import LoadInProgressError, UnknownDatasetError
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.loader import load_dataset
 
 NUM_SAMPLES = 12_000
 
@@ -30,10 +30,10 @@ NUM_SAMPLES = 12_000
 LOADER = """
 import json, os, signal, sys, time
 import numpy as np
-from dataset_catalog.catalog import Catalog
-from kafka_connection import Connection
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.loader import load_dataset
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.loader import load_dataset
 from tests_source import make_source
 
 connection, name, options, pause_s, die_before, timeout_s = json.loads(sys.argv[1])
@@ -60,9 +60,9 @@ def make_source():
 # Dies with a record in the topic of loads that is neither committed nor aborted.
 DEAD_LOADER = """
 import json, os, signal, sys
-from dataset_catalog.catalog import LOADS_TOPIC
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
+from evenload.dataset_catalog.catalog import LOADS_TOPIC
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
 
 connection, transactional_id = json.loads(sys.argv[1])
 producer = confluent_producer(

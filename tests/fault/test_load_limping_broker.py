@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.loader import load_dataset
-from router.config import RouterConfig
-from telemetry_collector.collector import sample_once
+from evenload.router.config import RouterConfig
+from evenload.telemetry_collector.collector import sample_once
 
 NUM_SAMPLES = 2_000
 PAUSE_S = 12.0  # longer than the 3 s after which the controller takes a silent broker's leaderships away

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import TransactionFailedError
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.sources import open_source
+from evenload.kafka_plugin.transactional_writer import TransactionalWriter
 from evenload.local_cluster import temporary_cluster
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import TransactionFailedError
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.sources import open_source
-from kafka_plugin.transactional_writer import TransactionalWriter
 
 NUM_TOPICS = 50
 NUM_GUARDED_TOPICS = 12

@@ -28,20 +28,20 @@ import pytest
 import stamina
 from kafka.errors import KafkaError
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection, KafkaConnectionError
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.balance import execute_balance
+from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.errors import BalanceError
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection, KafkaConnectionError
-from kafka_connection.clients import open_admin
-from kafka_plugin.balance import execute_balance
-from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.errors import BalanceError
-from kafka_plugin.loader import load_dataset
-from telemetry_collector.collector import sample_once
-from telemetry_collector.errors import CollectorError
-from telemetry_collector.service.testing import FakeService
-from telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.errors import CollectorError
+from evenload.telemetry_collector.service.testing import FakeService
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
 
 LOADING = Path(__file__).parent / "loading_driver.py"
 ROOT = Path(__file__).parents[2]

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from kafka.admin import NewTopic
 
-from dataset_catalog.manifest import DatasetManifest, Encoding
-from dataset_catalog.testing import make_manifest, make_records, write_dataset, write_records
-from dataset_catalog.topic_admin import TopicAdmin
+from evenload.dataset_catalog.manifest import DatasetManifest, Encoding
+from evenload.dataset_catalog.testing import make_manifest, make_records, write_dataset, write_records
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from ray_trainer.errors import FetchTimeoutError
-from ray_trainer.fetching.fetch import FetchConfig
-from ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.errors import FetchTimeoutError
+from evenload.ray_trainer.fetching.fetch import FetchConfig
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 600
 ROW_BYTES = 60_000  # so that little of the dataset is read when the trouble comes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ray_trainer.reading.whole_copy import WholeCopy
+from evenload.ray_trainer.reading.whole_copy import WholeCopy
 
 SCHEMA = pa.schema({"n": pa.int64()})
 
@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from ray_trainer.reading.whole_copy import WholeCopy
+from evenload.ray_trainer.reading.whole_copy import WholeCopy
 
 schema = pa.schema({"n": pa.int64()})
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
 
 
 @pytest.mark.parametrize("hanging", [1, 4])

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
-from kafka_plugin.loader import load_dataset
-from ray_trainer.reading.reader import DatasetReader
-from ray_trainer.training.audit import audit
-from ray_trainer.training.session import Session
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.session import Session
 
 NUM_SAMPLES = 900
 

@@ -18,12 +18,12 @@ import numpy as np
 import psutil
 import pytest
 
-from kafka_connection import Connection
-from kafka_plugin.loader import load_dataset
-from ray_trainer.training.audit import audit, covered_segments
-from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.run_record import read_run
-from ray_trainer.training.storage import RunStorage
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.ray_trainer.training.audit import audit, covered_segments
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.run_record import read_run
+from evenload.ray_trainer.training.storage import RunStorage
 
 DRIVER = Path(__file__).with_name("training_driver.py")
 NUM_SAMPLES = 1501

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from ray_trainer.training.audit import AuditReport, audit_run, covered_segments
-from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.run_record import read_run
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.testing import rank_processes
+from evenload.ray_trainer.training.audit import AuditReport, audit_run, covered_segments
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.run_record import read_run
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.testing import rank_processes
 
 LOOP = Path(__file__).with_name("training_loop.py")
 NUM_SAMPLES = 211

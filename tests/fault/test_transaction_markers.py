@@ -18,23 +18,23 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import TransactionState
 from kafka.errors import ConcurrentTransactionsError, NotCoordinatorError
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.manifest import PartitionRuns, Run
-from dataset_catalog.progress import LoadState
-from dataset_catalog.testing import make_progress
-from dataset_catalog.topic_admin import TopicAdmin
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.manifest import PartitionRuns, Run
+from evenload.dataset_catalog.progress import LoadState
+from evenload.dataset_catalog.testing import make_progress
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, describe_brokers, open_admin
+from evenload.kafka_plugin import transactional_writer
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import TransactionFailedError, UndecidedTransactionError
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers, _open_transactions
+from evenload.kafka_plugin.transactional_writer import TransactionalWriter
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, describe_brokers, open_admin
-from kafka_plugin import transactional_writer
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import TransactionFailedError, UndecidedTransactionError
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers, _open_transactions
-from kafka_plugin.transactional_writer import TransactionalWriter
 
 SETTLED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT, TransactionState.EMPTY)
 WAITING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)  # Kafka 3, for the broker

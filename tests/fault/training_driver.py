@@ -18,12 +18,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
-from kafka_connection.connection import Connection
-from ray_trainer.reading.reader import DatasetReader
-from ray_trainer.training.events import Event
-from ray_trainer.training.model import prepare_model
-from ray_trainer.training.session import Session
-from ray_trainer.training.trainer import TrainConfig, train
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.training.events import Event
+from evenload.ray_trainer.training.model import prepare_model
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.trainer import TrainConfig, train
 
 
 def loop(config: dict[str, Any]) -> None:

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training.model import prepare_model, unwrap
-from ray_trainer.training.session import Session
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training.model import prepare_model, unwrap
+from evenload.ray_trainer.training.session import Session
 
 
 def columns(num_samples: int) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.optim.swa_utils import AveragedModel
 
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training.model import prepare_model
-from ray_trainer.training.session import Session
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training.model import prepare_model
+from evenload.ray_trainer.training.session import Session
 
 
 class Holder:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dataset_catalog.manifest import DatasetManifest
-from kafka_connection import Connection
-from ray_trainer.reading.reader import DatasetReader
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 
 def data_of(reader: DatasetReader, config: dict[str, Any]) -> Any:

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from kafka_connection import Connection
-from ray_trainer.recipes import find_recipe
-from ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, StepDone
-from ray_trainer.training.run_context import RunContext, entered
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.recipes import find_recipe
+from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, StepDone
+from evenload.ray_trainer.training.run_context import RunContext, entered
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 
 class ListeningLink:

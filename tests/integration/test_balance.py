@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from kafka.admin import ConfigResource
 
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
+from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.balance_log import BalanceLog
+from evenload.kafka_plugin.errors import BalanceError
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster, temporary_cluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
-from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_log import BalanceLog
-from kafka_plugin.errors import BalanceError
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.topics import create_topic
-from telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
 CAPACITY = 200 * MIB

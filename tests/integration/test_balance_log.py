@@ -14,15 +14,15 @@ import pytest
 from kafka import TopicPartition
 from kafka.admin import ConfigResource
 
-from dataset_catalog.internal_topics import ensure_internal_topics, write_plain
+from evenload.dataset_catalog.internal_topics import ensure_internal_topics, write_plain
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.kafka_plugin import balance_log
+from evenload.kafka_plugin.balance import execute_balance, forget_balance, preview_balance
+from evenload.kafka_plugin.balance_log import BALANCE_TOPIC, TRANSACTIONAL_ID, BalanceLog
+from evenload.kafka_plugin.balance_record import BalanceRecord, Target
+from evenload.kafka_plugin.errors import BalanceCancelledError, BalanceError, BalanceInProgressError
+from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers
 from evenload.local_cluster import LocalCluster, temporary_cluster
-from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin import balance_log
-from kafka_plugin.balance import execute_balance, forget_balance, preview_balance
-from kafka_plugin.balance_log import BALANCE_TOPIC, TRANSACTIONAL_ID, BalanceLog
-from kafka_plugin.balance_record import BalanceRecord, Target
-from kafka_plugin.errors import BalanceCancelledError, BalanceError, BalanceInProgressError
-from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers
 
 TIMEOUT_S = 20.0
 RECENT_S = 30.0

@@ -10,8 +10,8 @@ from benchmarks.broker_counts import CountedBrokers, counted_cluster
 from benchmarks.telemetry import as_operators_have_it, make_topics
 from benchmarks.telemetry_report import IDLE, ONE, OWN, SERVICE, Case, Window
 from benchmarks.telemetry_windows import ServiceProcess, measure_window
-from telemetry_collector.collector import Collector
-from telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.config import CollectorConfig
 
 ONCE = CollectorConfig(
     interval_s=3600, full_interval_s=3600, age_max_s=10_000, deadline_s=60, full_deadline_s=60

@@ -11,9 +11,9 @@ from confluent_kafka import Message
 
 from benchmarks.collector_conditions import CONDITIONS
 from benchmarks.write import OURS, PLAIN, Stand, make_stand, measure_latency, measure_throughput
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.local_cluster import temporary_cluster
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer
 
 NUM_RECORDS, NUM_AT_ONCE, RECORD_BYTES = 1_200, 120, 64 << 10
 

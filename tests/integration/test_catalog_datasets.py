@@ -10,21 +10,21 @@ import pytest
 from confluent_kafka import Producer
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from dataset_catalog import internal_topics
-from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
-from dataset_catalog.errors import (
+from evenload.dataset_catalog import internal_topics
+from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.errors import (
     CorruptManifestError,
     DatasetExistsError,
     DatasetGoneError,
     TopicRecreatedError,
     UnknownDatasetError,
 )
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns
-from dataset_catalog.testing import create_topic, make_batch, make_manifest, write_dataset
-from dataset_catalog.topic_admin import TopicAdmin
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.testing import create_topic, make_batch, make_manifest, write_dataset
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import BrokersUnreachableError, Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.local_cluster import LocalCluster
-from kafka_connection import BrokersUnreachableError, Connection
-from kafka_connection.clients import confluent_producer, open_admin
 
 
 def _manifest(name: str, **overrides: Any) -> DatasetManifest:
@@ -236,7 +236,7 @@ def test_what_is_left_of_a_drop_that_ended_half_way_can_be_dropped_again(
     catalog = Catalog(connection)
     catalog.publish(write_dataset(connection, make_batch(6), topic=topic_name, name=topic_name))
     with monkeypatch.context() as patch:
-        patch.setattr("dataset_catalog.catalog.write_plain", _interrupt)
+        patch.setattr("evenload.dataset_catalog.catalog.write_plain", _interrupt)
         with pytest.raises(InterruptedError):
             catalog.drop(topic_name)
     assert catalog.versions(topic_name) == [1]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
-from dataset_catalog.errors import CatalogUnavailableError
-from dataset_catalog.testing import make_batch, make_manifest, write_dataset
-from dataset_catalog.topic_admin import TopicAdmin
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.errors import CatalogUnavailableError
+from evenload.dataset_catalog.testing import make_batch, make_manifest, write_dataset
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
 
 
 def _leader(connection: Connection, topic: str) -> int:

@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from dataset_catalog.catalog import LOADS_TOPIC, Catalog
-from dataset_catalog.errors import LoadInProgressError, OpenTransactionError, UnknownDatasetError
-from dataset_catalog.manifest import Run
-from dataset_catalog.progress import LoadProgress
-from dataset_catalog.testing import create_topic, make_batch, make_manifest, make_progress
-from dataset_catalog.topic_admin import TopicAdmin
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
+from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.errors import LoadInProgressError, OpenTransactionError, UnknownDatasetError
+from evenload.dataset_catalog.manifest import Run
+from evenload.dataset_catalog.progress import LoadProgress
+from evenload.dataset_catalog.testing import create_topic, make_batch, make_manifest, make_progress
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
 
 
 def _begin(connection: Connection, topic: str) -> LoadProgress:

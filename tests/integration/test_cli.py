@@ -13,7 +13,7 @@ import click
 import pytest
 
 from evenload.cli.edge import SentenceGroup, StoppedError
-from kafka_connection import Connection
+from evenload.kafka_connection import Connection
 
 
 class Shell:

@@ -12,14 +12,14 @@ import psutil
 import pytest
 from kafka.admin import NewTopic
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import exporter_jar
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from telemetry_collector import CollectorConfig
-from telemetry_collector.collector import Collector
-from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
-from telemetry_collector.sources.source import Question
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
+from evenload.telemetry_collector.sources.source import Question
 
 # The rules that matter here, as the JMX exporter's examples for Kafka have them.
 USUAL_RULES = r"""

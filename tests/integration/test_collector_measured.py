@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from kafka.admin import NewTopic
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from telemetry_collector import CollectorConfig, NoFreshSnapshotError, TopicPartition
-from telemetry_collector.collector import Collector, sample_once
+from evenload.telemetry_collector import CollectorConfig, NoFreshSnapshotError, TopicPartition
+from evenload.telemetry_collector.collector import Collector, sample_once
 
 CONFIG = CollectorConfig(interval_s=0.2, full_interval_s=1.0, deadline_s=2.0, age_max_s=5.0)
 SELDOM = CollectorConfig(interval_s=600.0, full_interval_s=600.0, age_max_s=1000.0)

@@ -22,13 +22,13 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from kafka_plugin.config import LoaderConfig, ProducerConfig
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.producer import BalancedProducer
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.service.client import RemoteCollector
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.config import LoaderConfig, ProducerConfig
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.service.client import RemoteCollector
 
 StartCollector = Callable[..., Any]
 WaitUntil = Callable[[Callable[[], bool]], None]

@@ -16,21 +16,21 @@ from typing import Any, Protocol, TypeVar
 import pytest
 from kafka.admin import ConfigResource, NewTopic
 
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from telemetry_collector import BrokerUnreachableError, CollectorClosedError, SourceError
-from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.observation import BrokerStorage, ClusterLayout
-from telemetry_collector.snapshot import ReplicationThrottles
-from telemetry_collector.sources.client_statistics import ClientStatisticsSource
-from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
-from telemetry_collector.sources.kafka_requests import KafkaRequests
-from telemetry_collector.sources.log_dirs import LogDirsSource
-from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
-from telemetry_collector.sources.source import Question, Source
-from telemetry_collector.sources.throttles import ThrottlesSource
-from telemetry_collector.sources.topic_limits import TopicLimitsSource
-from telemetry_collector.testing import FakeCluster, FakeMetricsSource, make_snapshot
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.telemetry_collector import BrokerUnreachableError, CollectorClosedError, SourceError
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.observation import BrokerStorage, ClusterLayout
+from evenload.telemetry_collector.snapshot import ReplicationThrottles
+from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
+from evenload.telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.log_dirs import LogDirsSource
+from evenload.telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
+from evenload.telemetry_collector.sources.source import Question, Source
+from evenload.telemetry_collector.sources.throttles import ThrottlesSource
+from evenload.telemetry_collector.sources.topic_limits import TopicLimitsSource
+from evenload.telemetry_collector.testing import FakeCluster, FakeMetricsSource, make_snapshot
 
 UNKNOWN_BROKER_ID = 99
 

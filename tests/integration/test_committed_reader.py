@@ -8,13 +8,13 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from dataset_catalog.committed_reader import CommittedRecord, OffsetRange, read_committed
-from dataset_catalog.errors import CatalogUnavailableError
-from dataset_catalog.record_header import RECORD_HEADER
-from dataset_catalog.testing import create_topic
-from dataset_catalog.topic_admin import TopicAdmin
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_consumer, confluent_producer
+from evenload.dataset_catalog.committed_reader import CommittedRecord, OffsetRange, read_committed
+from evenload.dataset_catalog.errors import CatalogUnavailableError
+from evenload.dataset_catalog.record_header import RECORD_HEADER
+from evenload.dataset_catalog.testing import create_topic
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer
 
 TIMEOUT_S = 60.0
 NUM_PARTITIONS = 2
@@ -106,7 +106,7 @@ def test_what_is_read_is_what_librdkafka_reads(
 def test_a_range_begins_and_ends_anywhere_in_a_batch(
     connection: Connection, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataset_catalog.committed_reader._FETCH_BYTES", 1)  # a batch at a time
+    monkeypatch.setattr("evenload.dataset_catalog.committed_reader._FETCH_BYTES", 1)  # a batch at a time
     whole = ranges_of(connection, topic)
     everything = told(read_committed(connection, topic, whole, timeout_s=TIMEOUT_S))
     for start in range(0, whole[1].stop, 5):

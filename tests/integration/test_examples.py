@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster, temporary_cluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_consumer, confluent_producer
-from kafka_plugin.topics import create_topic
-from telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.collector import sample_once
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MIB = 1 << 20

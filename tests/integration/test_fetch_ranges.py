@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from kafka.admin import NewTopic
 
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.testing import (
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.testing import (
     PlacedRecord,
     create_topic,
     make_batch,
@@ -23,17 +23,17 @@ from dataset_catalog.testing import (
     write_dataset,
     write_records,
 )
-from dataset_catalog.topic_admin import TopicAdmin
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from ray_trainer.errors import (
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.ray_trainer.errors import (
     CorruptRecordError,
     FetchRefusedError,
     FetchTimeoutError,
     ReadError,
     RecordsGoneError,
 )
-from ray_trainer.fetching.fetch import (
+from evenload.ray_trainer.fetching.fetch import (
     BlockFetcher,
     BlockRange,
     ExactRangeFetcher,
@@ -42,7 +42,7 @@ from ray_trainer.fetching.fetch import (
     fetch_all,
     parse_topic_id,
 )
-from ray_trainer.fetching.testing import MemoryFetcher
+from evenload.ray_trainer.fetching.testing import MemoryFetcher
 
 
 def threads() -> set[str]:
@@ -113,7 +113,7 @@ def test_what_nobody_expected_ends_the_fetch_with_an_error(
     def fail(*_: Any, **__: Any) -> int:
         raise MemoryError("no room for an answer")
 
-    monkeypatch.setattr("ray_trainer.fetching.broker_link.take_records", fail)
+    monkeypatch.setattr("evenload.ray_trainer.fetching.broker_link.take_records", fail)
     with (
         ExactRangeFetcher.of_manifest(connection, manifest) as fetcher,
         pytest.raises(FetchRefusedError, match="no room for an answer"),

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer
+from evenload.kafka_plugin.config import Strategy
+from evenload.kafka_plugin.errors import PluginConfigError
+from evenload.kafka_plugin.load_forecast import forecast_load
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.sources import Source, open_source
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer
-from kafka_plugin.config import Strategy
-from kafka_plugin.errors import PluginConfigError
-from kafka_plugin.load_forecast import forecast_load
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.sources import Source, open_source
-from kafka_plugin.topics import create_topic
-from router.strategies import StrategyForecast
-from telemetry_collector.collector import sample_once
+from evenload.router.strategies import StrategyForecast
+from evenload.telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
 POINT = 0.01

@@ -16,23 +16,23 @@ import pytest
 from kafka import TopicPartition
 from kafka.admin import TransactionState
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.topic_admin import TopicAdmin
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.topic_admin import TopicAdmin
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, describe_brokers, open_admin
+from evenload.kafka_plugin.balance import execute_balance
+from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers, _open_transactions
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, describe_brokers, open_admin
-from kafka_plugin.balance import execute_balance
-from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers, _open_transactions
-from ray_trainer.reading.reader import DatasetReader
-from telemetry_collector import TopicPartition as MeasuredPartition
-from telemetry_collector.collector import sample_once
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.telemetry_collector import TopicPartition as MeasuredPartition
+from evenload.telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
 FILLED_BYTES = 2 * MIB  # on broker 1, before anything else

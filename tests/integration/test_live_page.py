@@ -16,14 +16,14 @@ import pytest
 from aiohttp import web
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 
-from telemetry_collector import ClusterSnapshot, SnapshotCache
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.history import History
-from telemetry_collector.service.overview import Explanation, make_overview
-from telemetry_collector.service.page import load_page
-from telemetry_collector.statistics import StatisticsCounter
-from telemetry_collector.testing import make_snapshot
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector import ClusterSnapshot, SnapshotCache
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.history import History
+from evenload.telemetry_collector.service.overview import Explanation, make_overview
+from evenload.telemetry_collector.service.page import load_page
+from evenload.telemetry_collector.statistics import StatisticsCounter
+from evenload.telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.weights import Weights
 
 HOSTILE = "<img src=x onerror='window.harm=1'></td><script>window.harm=1</script>&amp;" + "W" * 150
 

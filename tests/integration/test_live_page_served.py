@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.topics import create_topic
 
 PATIENCE_S = 60
 MAIN = "from evenload.cli import main; main()"

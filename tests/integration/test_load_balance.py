@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.topics import create_topic
-from telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
 CAPACITIES = [128 * MIB, 128 * MIB, 64 * MIB]

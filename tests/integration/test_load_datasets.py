@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from dataset_catalog.catalog import LOADS_TOPIC, Catalog
-from dataset_catalog.committed_reader import OffsetRange, read_committed
-from dataset_catalog.encoding import decode_value, parse_record_header
-from dataset_catalog.errors import DatasetExistsError, LoadInProgressError, UnknownDatasetError
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.testing import make_progress
-from dataset_catalog.verify import verify
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import (
+from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.encoding import decode_value, parse_record_header
+from evenload.dataset_catalog.errors import DatasetExistsError, LoadInProgressError, UnknownDatasetError
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.testing import make_progress
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import (
     MalformedSourceError,
     PluginConfigError,
     RecordRefusedError,
@@ -32,9 +32,9 @@ from kafka_plugin.errors import (
     SourceChangedError,
     TopicError,
 )
-from kafka_plugin.load_watch import newest_sign_of_life
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.sources import Source, open_source
+from evenload.kafka_plugin.load_watch import newest_sign_of_life
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.sources import Source, open_source
 
 
 @pytest.fixture

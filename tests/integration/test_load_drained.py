@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_plugin.load_forecast import forecast_load
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
-from kafka_plugin.load_forecast import forecast_load
-from kafka_plugin.loader import load_dataset
-from telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.collector import sample_once
 
 
 def test_a_drained_broker_gets_no_partition_and_no_byte_as_the_forecast_says(

@@ -10,10 +10,10 @@ import psutil
 import pytest
 from confluent_kafka import TopicPartition
 
+from evenload.kafka_connection import Connection, resolve_connection
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.errors import UnknownBrokerError, WrongBrokerCountError
-from kafka_connection import Connection, resolve_connection
-from kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 
 MIB = 1 << 20
 

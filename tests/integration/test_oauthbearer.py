@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import BrokersUnreachableError, Connection, KafkaConnectionError
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.settings import free_ports
-from kafka_connection import BrokersUnreachableError, Connection, KafkaConnectionError
-from kafka_connection.clients import open_admin
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.producer import BalancedProducer
-from ray_trainer.reading.reader import DatasetReader
-from telemetry_collector.collector import sample_once
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.telemetry_collector.collector import sample_once
 
 NUM_SAMPLES = 500
 CONFIG = LoaderConfig(stall_timeout_s=60)

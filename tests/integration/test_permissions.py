@@ -17,26 +17,26 @@ from kafka import TopicPartition
 from kafka.errors import ClusterAuthorizationFailedError
 from pydantic import SecretStr
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.errors import CatalogRefusedError
-from dataset_catalog.internal_topics import ensure_internal_topics, write_plain
-from dataset_catalog.verify import verify
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.errors import CatalogRefusedError
+from evenload.dataset_catalog.internal_topics import ensure_internal_topics, write_plain
+from evenload.dataset_catalog.verify import verify
+from evenload.kafka_connection import BrokersUnreachableError, Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
+from evenload.kafka_plugin.balance import execute_balance, forget_balance, preview_balance
+from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.balance_log import BALANCE_TOPIC
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import BalanceError, MarkerRefusedError, TopicError, WriteNotAllowedError
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.topics import create_topic
+from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, _open_transactions, _write_marker
 from evenload.local_cluster import LocalCluster
-from kafka_connection import BrokersUnreachableError, Connection
-from kafka_connection.clients import confluent_producer, open_admin
-from kafka_plugin.balance import execute_balance, forget_balance, preview_balance
-from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_log import BALANCE_TOPIC
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import BalanceError, MarkerRefusedError, TopicError, WriteNotAllowedError
-from kafka_plugin.loader import load_dataset
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.topics import create_topic
-from kafka_plugin.transaction_markers import ALL_PARTITIONS, _open_transactions, _write_marker
-from ray_trainer.errors import FetchRefusedError
-from ray_trainer.reading.reader import DatasetReader
-from telemetry_collector import NoFreshSnapshotError
-from telemetry_collector.collector import sample_once
+from evenload.ray_trainer.errors import FetchRefusedError
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.telemetry_collector import NoFreshSnapshotError
+from evenload.telemetry_collector.collector import sample_once
 
 Account = Callable[..., Connection]
 NUM_SAMPLES = 200

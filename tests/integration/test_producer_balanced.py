@@ -9,14 +9,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from kafka import KafkaProducer
 
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_consumer, open_admin
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.errors import PluginConfigError
-from kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.producer_settings import connection_of
-from telemetry_collector.collector import Collector
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_consumer, open_admin
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.errors import PluginConfigError
+from evenload.kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.producer_settings import connection_of
+from evenload.telemetry_collector.collector import Collector
 
 NUM_PARTITIONS = 6
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from kafka.admin import NewTopic
 
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.producer_settings import needs_latency
-from router.config import RouterConfig
-from telemetry_collector.collector import Collector
-from telemetry_collector.snapshot import BrokerSnapshot
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.producer_settings import needs_latency
+from evenload.router.config import RouterConfig
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.snapshot import BrokerSnapshot
 
 MEASURED = ProducerConfig(is_latency_measured=True)
 PATIENCE_S = 30.0

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.topics import create_topic
-from telemetry_collector.collector import Collector
-from telemetry_collector.config import CollectorConfig
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.topics import create_topic
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.config import CollectorConfig
 
 CONFIG = ProducerConfig(batch_bytes=100, refresh_s=0.1)
 VALUE = b"x" * 100

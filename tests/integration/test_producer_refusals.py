@@ -6,11 +6,11 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
-from kafka_connection import Connection
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.topics import create_topic
 
 VALUE = bytes(1000)
 NUM_RECORDS = 600

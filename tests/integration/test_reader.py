@@ -19,16 +19,16 @@ import pytest
 import torch
 from PIL import Image
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.errors import DatasetGoneError, UnknownDatasetError
-from dataset_catalog.manifest import DatasetManifest, Encoding
-from dataset_catalog.testing import write_dataset
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from ray_trainer.errors import CursorMismatchError, TooManyWorkersError, UndecodableColumnError
-from ray_trainer.planning import rule
-from ray_trainer.reading.batch import Batch
-from ray_trainer.reading.reader import DatasetReader
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.errors import DatasetGoneError, UnknownDatasetError
+from evenload.dataset_catalog.manifest import DatasetManifest, Encoding
+from evenload.dataset_catalog.testing import write_dataset
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.ray_trainer.errors import CursorMismatchError, TooManyWorkersError, UndecodableColumnError
+from evenload.ray_trainer.planning import rule
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 230
 MODES = ["whole", "blocks", "record"]

@@ -19,12 +19,12 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.testing import write_dataset
-from kafka_connection import Connection
-from ray_trainer.errors import LoaderWorkersError
-from ray_trainer.reading.batch import Batch
-from ray_trainer.reading.reader import DatasetReader
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.testing import write_dataset
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.errors import LoaderWorkersError
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 100
 RANKS = Path(__file__).with_name("reader_ranks.py")

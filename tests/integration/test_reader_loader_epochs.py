@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from torch.utils.data import DataLoader
 
-from dataset_catalog.testing import write_dataset
-from kafka_connection import Connection
-from ray_trainer.errors import LoaderWorkersError
-from ray_trainer.reading.reader import DatasetReader
+from evenload.dataset_catalog.testing import write_dataset
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.errors import LoaderWorkersError
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 100
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.loader import load_dataset
 from evenload.local_cluster import LocalCluster
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.loader import load_dataset
-from ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 Columns = dict[str, Any]
 

@@ -16,17 +16,17 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from kafka_connection import Connection
-from kafka_plugin.loader import load_dataset
-from ray_trainer.errors import ColumnChoiceError, LabelError, ModelUnavailableError, RunMismatchError
-from ray_trainer.recipes import find_recipe
-from ray_trainer.training.audit import audit, covered_segments
-from ray_trainer.training.evaluations import read_evaluations
-from ray_trainer.training.events import Evaluated, Note, StepDone
-from ray_trainer.training.run_record import read_run
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.testing import rank_processes
-from ray_trainer.training.train_config import TrainConfig
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.ray_trainer.errors import ColumnChoiceError, LabelError, ModelUnavailableError, RunMismatchError
+from evenload.ray_trainer.recipes import find_recipe
+from evenload.ray_trainer.training.audit import audit, covered_segments
+from evenload.ray_trainer.training.evaluations import read_evaluations
+from evenload.ray_trainer.training.events import Evaluated, Note, StepDone
+from evenload.ray_trainer.training.run_record import read_run
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.testing import rank_processes
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 LOOP = Path(__file__).with_name("recipes_loop.py")
 sys.path.insert(0, str(LOOP.parent))

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from kafka_connection import Connection
-from kafka_plugin.loader import load_dataset
-from ray_trainer.errors import JobError, UnknownRecipeError
-from ray_trainer.training.audit import audit
-from ray_trainer.training.submit import submit
-from ray_trainer.training.train_config import TrainConfig
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.ray_trainer.errors import JobError, UnknownRecipeError
+from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.submit import submit
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 HEAD = Path(__file__).with_name("ray_head.py")
 NUM_SAMPLES = 700

@@ -13,9 +13,9 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "score-functions.md"
 
 DECIDE = """
-from router.config import RouterConfig
-from router.router import Router
-from telemetry_collector.testing import make_snapshot
+from evenload.router.config import RouterConfig
+from evenload.router.router import Router
+from evenload.telemetry_collector.testing import make_snapshot
 
 def shares(router, hour):
     now_s = 86400 * 20000 + 3600 * hour

@@ -6,10 +6,15 @@ import kafka
 import pytest
 from kafka.admin import OffsetSpec
 
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_producer, describe_brokers, open_admin
-from kafka_plugin.errors import TopicError
-from kafka_plugin.topics import create_topic, default_replication, delete_empty_topics, wait_for_leaders
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, describe_brokers, open_admin
+from evenload.kafka_plugin.errors import TopicError
+from evenload.kafka_plugin.topics import (
+    create_topic,
+    default_replication,
+    delete_empty_topics,
+    wait_for_leaders,
+)
 
 
 def test_a_topic_is_placed_as_asked_and_every_leader_answers(connection: Connection, topic_name: str) -> None:

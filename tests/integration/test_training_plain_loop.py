@@ -13,18 +13,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
-from dataset_catalog.catalog import Catalog
-from kafka_connection import Connection
-from kafka_connection.clients import open_admin
-from kafka_plugin.loader import load_dataset
-from ray_trainer.errors import RunMismatchError, UnknownRunError
-from ray_trainer.reading.reader import DatasetReader
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training.audit import audit
-from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.group_progress import group_of
-from ray_trainer.training.session import Session
-from ray_trainer.training.storage import RunStorage
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_plugin.loader import load_dataset
+from evenload.ray_trainer.errors import RunMismatchError, UnknownRunError
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.group_progress import group_of
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.storage import RunStorage
 
 NUM_SAMPLES = 61
 NUM_STEPS = 14  # two epochs of 61 samples, 9 at a time

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataset_catalog.testing import write_dataset
-from kafka_connection import Connection
-from ray_trainer.errors import CursorMismatchError
-from ray_trainer.planning.cursor import Cursor
-from ray_trainer.planning.plan import EpochPlan
-from ray_trainer.reading.batch import Batch
-from ray_trainer.reading.reader import DatasetReader
-from ray_trainer.reading.testing import MemoryReader
+from evenload.dataset_catalog.testing import write_dataset
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.errors import CursorMismatchError
+from evenload.ray_trainer.planning.cursor import Cursor
+from evenload.ray_trainer.planning.plan import EpochPlan
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.reading.testing import MemoryReader
 
 NUM_SAMPLES = 53
 STEPS = [10, 10, 10, 10, 7, 6]

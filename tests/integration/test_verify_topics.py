@@ -6,17 +6,17 @@ import kafka
 import pytest
 from confluent_kafka import TopicPartition
 
-from dataset_catalog.encoding import RECORD_HEADER, record_header
-from dataset_catalog.errors import DatasetGoneError, TopicRecreatedError
-from dataset_catalog.manifest import DatasetManifest, Encoding, ValueFormat
-from dataset_catalog.testing import (
+from evenload.dataset_catalog.encoding import RECORD_HEADER, record_header
+from evenload.dataset_catalog.errors import DatasetGoneError, TopicRecreatedError
+from evenload.dataset_catalog.manifest import DatasetManifest, Encoding, ValueFormat
+from evenload.dataset_catalog.testing import (
     LOAD_ID,
     make_batch,
     write_dataset,
 )
-from dataset_catalog.verify import VerifyReport, verify
-from kafka_connection import Connection
-from kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
+from evenload.dataset_catalog.verify import VerifyReport, verify
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 
 NUM_ROWS = 103
 

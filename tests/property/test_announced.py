@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector.reports import Intent
-from telemetry_collector.service.announced import AnnouncedBytes
+from evenload.telemetry_collector.reports import Intent
+from evenload.telemetry_collector.service.announced import AnnouncedBytes
 
 LOADS = st.sampled_from("abcd")
 BYTES_BY_BROKER = st.dictionaries(st.integers(0, 3), st.integers(0, 5), max_size=3)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_plugin.balance_record import BalanceRecord, Target, ThrottleRecord, decode_record
-from kafka_plugin.errors import UnreadableBalanceError
+from evenload.kafka_plugin.balance_record import BalanceRecord, Target, ThrottleRecord, decode_record
+from evenload.kafka_plugin.errors import UnreadableBalanceError
 
 LEADER, FOLLOWERS = "leader.replication.throttled.rate", "follower.replication.throttled.replicas"
 RECORD = BalanceRecord.begin(None).model_copy(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector.broker_metrics import BrokerMetrics, MetricsBook
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics, MetricsBook
 
 SOURCES = ("first", "second", "third")
 MAX_AGE_S = 10.0

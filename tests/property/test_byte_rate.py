@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector.byte_rate import ByteRate
+from evenload.telemetry_collector.byte_rate import ByteRate
 
 WINDOW_S = 60.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector import SnapshotCache
-from telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector import SnapshotCache
+from evenload.telemetry_collector.testing import make_snapshot
 
 seconds = st.floats(0, 1e6, allow_nan=False)
 jumps = st.floats(-1e9, 1e9, allow_nan=False)

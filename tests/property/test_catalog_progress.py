@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_catalog.errors import CorruptProgressError
-from dataset_catalog.manifest import PartitionRuns, Run, runs_of_records
-from dataset_catalog.progress import LoadProgress, ProgressKey, fold_progress
-from dataset_catalog.testing import make_progress
+from evenload.dataset_catalog.errors import CorruptProgressError
+from evenload.dataset_catalog.manifest import PartitionRuns, Run, runs_of_records
+from evenload.dataset_catalog.progress import LoadProgress, ProgressKey, fold_progress
+from evenload.dataset_catalog.testing import make_progress
 
 BEGIN = make_progress(
     version=2,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector.observation import BrokerStorage, ClusterLayout, Observations
-from telemetry_collector.snapshot import PartitionSnapshot
+from evenload.telemetry_collector.observation import BrokerStorage, ClusterLayout, Observations
+from evenload.telemetry_collector.snapshot import PartitionSnapshot
 
 BROKERS = range(1, 5)
 WALL_BEGIN_S = 1e9

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from dataset_catalog import committed_reader
-from dataset_catalog.committed_reader import OffsetRange, read_committed
-from kafka_connection import Connection
-from kafka_connection.broker_connection import BrokerLostError
-from kafka_connection.fetch_messages import FETCH_VERSION
-from kafka_connection.topic_leaders import BrokerAddress
+from evenload.dataset_catalog import committed_reader
+from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.broker_connection import BrokerLostError
+from evenload.kafka_connection.fetch_messages import FETCH_VERSION
+from evenload.kafka_connection.topic_leaders import BrokerAddress
 
 TOPIC_ID = uuid.UUID(int=7)
 PASSING = [6, 74, 78, 100]  # not the leader, another epoch, not readable yet, no such topic known yet

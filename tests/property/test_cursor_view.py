@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.cursor import Cursor, kafka_view
-from ray_trainer.planning.plan import EpochPlan, PlanRule
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.cursor import Cursor, kafka_view
+from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule
 
 
 @given(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset_catalog.encoding import (
+from evenload.dataset_catalog.encoding import (
     add_checksum,
     decode_records,
     decode_samples,

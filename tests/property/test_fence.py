@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_trainer.errors import RunTakenOverError
-from ray_trainer.training.fence import (
+from evenload.ray_trainer.errors import RunTakenOverError
+from evenload.ray_trainer.training.fence import (
     AttemptClaim,
     DriverClaim,
     FenceWatch,
@@ -21,9 +21,9 @@ from ray_trainer.training.fence import (
     claim_run,
     require_newest,
 )
-from ray_trainer.training.ledger import AttemptStart, write_start
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.testing import Before, interposed_storage
+from evenload.ray_trainer.training.ledger import AttemptStart, write_start
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.testing import Before, interposed_storage
 
 CHECKPOINTS = 3
 

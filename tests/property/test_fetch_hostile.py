@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from kafka_connection.fetch_messages import read_fetch_answer
-from kafka_connection.record_batches import DamagedBatchError, StoredRecord, take_records
+from evenload.kafka_connection.fetch_messages import read_fetch_answer
+from evenload.kafka_connection.record_batches import DamagedBatchError, StoredRecord, take_records
 
 MIB = 1 << 20
 MEMORY_BYTES_MAX = 300 * MIB

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector.service.history import History
-from telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.service.history import History
+from evenload.telemetry_collector.testing import make_snapshot
 
 SPAN_S, STEP_S = 100.0, 10.0
 

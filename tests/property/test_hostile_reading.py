@@ -16,21 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dataset_catalog.encoding import encode_samples
-from dataset_catalog.errors import CorruptManifestError, UndecodableValueError
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns
-from dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
-from dataset_catalog.verification import Verification
-from ray_trainer.errors import CorruptRecordError, UndecodableColumnError
-from ray_trainer.fetching.testing import MemoryFetcher
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.plan import EpochPlan
-from ray_trainer.planning.rule import choose_rule
-from ray_trainer.reading.decoding import BatchDecoder
-from ray_trainer.reading.image_decoding import PIXELS_MAX
-from ray_trainer.reading.record_layout import RecordOpener
-from ray_trainer.reading.step_source import build_whole
-from ray_trainer.recipes.labels import class_names
+from evenload.dataset_catalog.encoding import encode_samples
+from evenload.dataset_catalog.errors import CorruptManifestError, UndecodableValueError
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
+from evenload.dataset_catalog.verification import Verification
+from evenload.ray_trainer.errors import CorruptRecordError, UndecodableColumnError
+from evenload.ray_trainer.fetching.testing import MemoryFetcher
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.plan import EpochPlan
+from evenload.ray_trainer.planning.rule import choose_rule
+from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.image_decoding import PIXELS_MAX
+from evenload.ray_trainer.reading.record_layout import RecordOpener
+from evenload.ray_trainer.reading.step_source import build_whole
+from evenload.ray_trainer.recipes.labels import class_names
 
 ROWS = pa.record_batch(
     {

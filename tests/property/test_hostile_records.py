@@ -18,16 +18,16 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_catalog.damaged_records import find_damaged
-from dataset_catalog.errors import CorruptManifestError, CorruptProgressError
-from dataset_catalog.foreign_content import printable
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns, encode_schema, parse_dataset_id
-from dataset_catalog.manifest_log import CatalogContents, fold_manifests, manifest_records
-from dataset_catalog.parts import DOCUMENT_BYTES_MAX, join_parts, split_document
-from dataset_catalog.progress import LoadProgress, fold_progress
-from dataset_catalog.progress_log import ProgressContents
-from dataset_catalog.runs import Run
-from dataset_catalog.testing import make_batch, make_manifest, make_progress
+from evenload.dataset_catalog.damaged_records import find_damaged
+from evenload.dataset_catalog.errors import CorruptManifestError, CorruptProgressError
+from evenload.dataset_catalog.foreign_content import printable
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, encode_schema, parse_dataset_id
+from evenload.dataset_catalog.manifest_log import CatalogContents, fold_manifests, manifest_records
+from evenload.dataset_catalog.parts import DOCUMENT_BYTES_MAX, join_parts, split_document
+from evenload.dataset_catalog.progress import LoadProgress, fold_progress
+from evenload.dataset_catalog.progress_log import ProgressContents
+from evenload.dataset_catalog.runs import Run
+from evenload.dataset_catalog.testing import make_batch, make_manifest, make_progress
 
 DEEP = b"[" * 50_000 + b"]" * 50_000
 HUGE = 10**400

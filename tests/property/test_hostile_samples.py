@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset_catalog.encoding import (
+from evenload.dataset_catalog.encoding import (
     decode_records,
     decode_samples,
     encode_records,
     encode_samples,
     sample_hashes,
 )
-from dataset_catalog.errors import UndecodableValueError
-from dataset_catalog.testing import make_batch
+from evenload.dataset_catalog.errors import UndecodableValueError
+from evenload.dataset_catalog.testing import make_batch
 
 LISTS = pa.array([[1, 2], [], None, [3]], pa.list_(pa.int16()))
 TEXTS = pa.array([["a", "bc"], ["d"], [], [None]], pa.list_(pa.string()))

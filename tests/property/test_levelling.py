@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.levelling import Goal, GoalContext, ReplicaSet, dataset_spread, disk_usage, mix_goals
-from router.plugins import Weighted
+from evenload.router.levelling import Goal, GoalContext, ReplicaSet, dataset_spread, disk_usage, mix_goals
+from evenload.router.plugins import Weighted
 
 
 @st.composite

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-import router.min_max
-from router.min_max import FloatArray, MinMaxProblem, level, level_anywhere
+import evenload.router.min_max
+from evenload.router.min_max import FloatArray, MinMaxProblem, level, level_anywhere
 
 TOLERANCE = 2e-6
 
@@ -212,14 +212,14 @@ def test_where_the_solver_gives_up_what_it_has_found_is_held_and_that_is_said(
     best = np.sort(problem.levels(level(problem)))[::-1]
 
     calls = itertools.count()
-    solve = router.min_max._Programs.lowest_maximum
+    solve = evenload.router.min_max._Programs.lowest_maximum
     monkeypatch.setattr(
-        router.min_max._Programs,
+        evenload.router.min_max._Programs,
         "lowest_maximum",
         lambda *given: solve(*given) if next(calls) < num_solved else None,
     )
-    router.min_max._say_incomplete.cache_clear()
-    with caplog.at_level(logging.INFO, "router.min_max"):
+    evenload.router.min_max._say_incomplete.cache_clear()
+    with caplog.at_level(logging.INFO, "evenload.router.min_max"):
         shares = level(problem)
         level(problem)
     assert_are_shares(shares)
@@ -238,7 +238,7 @@ def test_where_no_shares_near_the_smooth_ones_are_found_the_exact_ones_are_taken
     sets = ((0, 1), (1, 2), (2, 3), (0, 3), (0, 2))
     problem = MinMaxProblem(np.array([0.1, 0.5, 0.3, 0.2]), np.array([1.0, 0.5, 1.0, 0.2]), sets, np.ones(5))
     best = problem.levels(level(problem))
-    monkeypatch.setattr(router.min_max._Programs, "nearest", lambda *_: None)
+    monkeypatch.setattr(evenload.router.min_max._Programs, "nearest", lambda *_: None)
     assert problem.levels(level(problem)) == pytest.approx(best, abs=1e-6)
 
 

@@ -8,10 +8,10 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_catalog.errors import CorruptManifestError
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run
-from dataset_catalog.parts import MIN_PART_BYTES, join_parts, split_document
-from dataset_catalog.testing import make_batch, make_manifest
+from evenload.dataset_catalog.errors import CorruptManifestError
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run
+from evenload.dataset_catalog.parts import MIN_PART_BYTES, join_parts, split_document
+from evenload.dataset_catalog.testing import make_batch, make_manifest
 
 
 def _manifest(num_partitions: int, num_runs: int, seed: int) -> DatasetManifest:

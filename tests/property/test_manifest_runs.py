@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_catalog.manifest import PartitionRuns, Run, merge_runs, runs_of_records
-from dataset_catalog.runs import concatenate_runs
+from evenload.dataset_catalog.manifest import PartitionRuns, Run, merge_runs, runs_of_records
+from evenload.dataset_catalog.runs import concatenate_runs
 
 
 @st.composite

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset_catalog import verification
-from dataset_catalog.encoding import encode_records, encode_samples, record_header
-from dataset_catalog.manifest import DatasetManifest, Encoding, ValueFormat
-from dataset_catalog.sample_set import SampleSet
-from dataset_catalog.testing import LOAD_ID, PlacedRecord, make_batch, make_manifest, make_records
-from dataset_catalog.verification import Verification, VerifyReport
+from evenload.dataset_catalog import verification
+from evenload.dataset_catalog.encoding import encode_records, encode_samples, record_header
+from evenload.dataset_catalog.manifest import DatasetManifest, Encoding, ValueFormat
+from evenload.dataset_catalog.sample_set import SampleSet
+from evenload.dataset_catalog.testing import LOAD_ID, PlacedRecord, make_batch, make_manifest, make_records
+from evenload.dataset_catalog.verification import Verification, VerifyReport
 
 NUM_ROWS = 43
 Topic = list[tuple[int, int, bytes | None, bytes | None]]  # partition, offset, header, value

@@ -8,10 +8,10 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.move_plan import Move, MovePlan
-from router.moves import plan_moves
-from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
-from telemetry_collector.testing import make_snapshot
+from evenload.router.move_plan import Move, MovePlan
+from evenload.router.moves import plan_moves
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from evenload.telemetry_collector.testing import make_snapshot
 
 LIMIT = 0.95
 GOAL = 0.005

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector import CachedSnapshot, ClusterSnapshot
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.history import History
-from telemetry_collector.service.overview import (
+from evenload.telemetry_collector import CachedSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.history import History
+from evenload.telemetry_collector.service.overview import (
     MAX_FAILURES,
     MAX_HOLDERS,
     MAX_ROUTES,
@@ -20,11 +20,11 @@ from telemetry_collector.service.overview import (
     Explanation,
     make_overview,
 )
-from telemetry_collector.service.overview_model import Overview
-from telemetry_collector.snapshot import ReplicationThrottles
-from telemetry_collector.statistics import CollectorStatistics
-from telemetry_collector.testing import make_snapshot
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.service.overview_model import Overview
+from evenload.telemetry_collector.snapshot import ReplicationThrottles
+from evenload.telemetry_collector.statistics import CollectorStatistics
+from evenload.telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.weights import Weights
 
 URGENCY = ["critical", "warning", "notice", "fine"]
 names = st.text(min_size=1, max_size=12)

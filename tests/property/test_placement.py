@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.errors import NotEnoughBrokersError
-from router.forecast import forecast, planned_layout
-from router.placement import place_partitions
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.testing import make_snapshot
+from evenload.router.errors import NotEnoughBrokersError
+from evenload.router.forecast import forecast, planned_layout
+from evenload.router.placement import place_partitions
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 @st.composite

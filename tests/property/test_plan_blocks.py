@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
-from ray_trainer.planning.blocks import BlockTable, records_per_block
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
+from evenload.ray_trainer.planning.blocks import BlockTable, records_per_block
 
 # Gap before the run, records, samples per record.
 RUNS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40), st.integers(1, 4)), max_size=8)

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.lanes import LaneOrder
-from ray_trainer.planning.needs import blocks_needed
-from ray_trainer.planning.plan import EpochPlan, PlanRule, Step, StepShare, check_world_size
-from ray_trainer.planning.steps import smallest_step
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.lanes import LaneOrder
+from evenload.ray_trainer.planning.needs import blocks_needed
+from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule, Step, StepShare, check_world_size
+from evenload.ray_trainer.planning.steps import smallest_step
 
 WORLD_SIZE_MAX = 300
 

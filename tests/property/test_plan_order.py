@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_trainer.planning import keyed_order
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.lanes import LaneLayout, LaneOrder, WholeOrder, reversed_digits
-from ray_trainer.planning.plan import EpochPlan, PlanRule
+from evenload.ray_trainer.planning import keyed_order
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.lanes import LaneLayout, LaneOrder, WholeOrder, reversed_digits
+from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule
 
 MASK = (1 << 64) - 1
 

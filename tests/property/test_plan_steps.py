@@ -9,8 +9,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_trainer.errors import TooManyWorkersError
-from ray_trainer.planning.steps import (
+from evenload.ray_trainer.errors import TooManyWorkersError
+from evenload.ray_trainer.planning.steps import (
     check_rest_of_epoch,
     check_world_size,
     microbatch_bounds,

@@ -12,14 +12,14 @@ import pyarrow as pa
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
-from ray_trainer.fetching.testing import MemoryFetcher
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.plan import EpochPlan, PlanRule
-from ray_trainer.reading.decoding import BatchDecoder
-from ray_trainer.reading.sample_split import SampleSplit, SplitTable
-from ray_trainer.reading.step_source import FetchedBlocks
-from ray_trainer.reading.step_stream import StepStream, group_steps
+from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
+from evenload.ray_trainer.fetching.testing import MemoryFetcher
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule
+from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.sample_split import SampleSplit, SplitTable
+from evenload.ray_trainer.reading.step_source import FetchedBlocks
+from evenload.ray_trainer.reading.step_stream import StepStream, group_steps
 
 
 def place(records: list[Any], *, partitions: int, gap: int, seed: int) -> list[PlacedRecord]:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset_catalog.encoding import encode_samples
-from dataset_catalog.testing import make_manifest
-from ray_trainer.errors import UndecodableColumnError
-from ray_trainer.reading.decoding import BatchDecoder
-from ray_trainer.reading.record_layout import RecordOpener
+from evenload.dataset_catalog.encoding import encode_samples
+from evenload.dataset_catalog.testing import make_manifest
+from evenload.ray_trainer.errors import UndecodableColumnError
+from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.record_layout import RecordOpener
 
 
 def samples(num_rows: int, seed: int) -> pa.RecordBatch:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.reading.sample_split import SampleSplit, SplitTable
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.reading.sample_split import SampleSplit, SplitTable
 
 
 def table(num_records: int, samples_per_record: int) -> BlockTable:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.route import Route
+from evenload.router.route import Route
 
 BATCH = 1000
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from router.config import RouterConfig
-from router.forecast import best_possible, forecast
-from router.route import Route
-from router.router import Router
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.testing import make_snapshot
+from evenload.router.config import RouterConfig
+from evenload.router.forecast import best_possible, forecast
+from evenload.router.route import Route
+from evenload.router.router import Router
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
 
 MIB = 1 << 20
 ROUTER = Router()

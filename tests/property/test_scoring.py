@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.plugins import Weighted
-from router.score_functions import ingest_rate, latency, reachability
-from router.scoring import ScoreContext, ScoreFunction, capacity_as_seen, willingness
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
-from telemetry_collector.testing import make_snapshot
+from evenload.router.plugins import Weighted
+from evenload.router.score_functions import ingest_rate, latency, reachability
+from evenload.router.scoring import ScoreContext, ScoreFunction, capacity_as_seen, willingness
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
 
 scores = st.floats(0, 1)
 weights = st.one_of(st.just(0.0), st.floats(1e-3, 1e3))

@@ -15,24 +15,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector import (
+from evenload.telemetry_collector import (
     BrokerSnapshot,
     ClusterSnapshot,
     PartitionSnapshot,
     ServiceUnusableError,
     TopicPartition,
 )
-from telemetry_collector.service.compressed import Part, gzip_of
-from telemetry_collector.service.wire import (
+from evenload.telemetry_collector.service.compressed import Part, gzip_of
+from evenload.telemetry_collector.service.wire import (
     SnapshotAnswer,
     decode_answer,
     encode_age,
     encode_snapshot,
     encode_told,
 )
-from telemetry_collector.snapshot import LogDirSnapshot
-from telemetry_collector.testing import make_snapshot
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector.snapshot import LogDirSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.weights import Weights
 
 IDS = st.integers(0, 6)
 NUMBERS = st.integers(0, 4)

@@ -20,15 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ray_trainer.errors import RunTakenOverError, TrainerError
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training import running_attempt
-from ray_trainer.training.audit import audit_run
-from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.run_record import read_run
-from ray_trainer.training.session import Session
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.testing import Before, interposed_storage
+from evenload.ray_trainer.errors import RunTakenOverError, TrainerError
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training import running_attempt
+from evenload.ray_trainer.training.audit import audit_run
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.run_record import read_run
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.testing import Before, interposed_storage
 
 NUM_SAMPLES, TRIES = 41, 3
 ERRORS: list[Callable[[], OSError]] = [

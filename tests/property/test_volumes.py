@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.volumes import broker_of, by_volume
-from telemetry_collector.snapshot import ClusterSnapshot, LogDirSnapshot, TopicPartition
-from telemetry_collector.testing import make_snapshot
+from evenload.router.volumes import broker_of, by_volume
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, LogDirSnapshot, TopicPartition
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 @st.composite

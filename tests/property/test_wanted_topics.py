@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector.service.wanted_topics import WantedTopics
+from evenload.telemetry_collector.service.wanted_topics import WantedTopics
 
 MAX_TOPICS, LIFETIME_S, UNKNOWN_LIFETIME_S = 6, 100.0, 10.0
 EXISTING = frozenset("abcd")

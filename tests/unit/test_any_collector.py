@@ -10,14 +10,14 @@ from typing import Literal
 
 import pytest
 
-from kafka_connection import Connection
-from telemetry_collector import CollectorClosedError, CollectorConfig, NoFreshSnapshotError
-from telemetry_collector.collector import Collector
-from telemetry_collector.opening import AnyCollector, open_collector
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.client import RemoteCollector
-from telemetry_collector.service.testing import FakeService
-from telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector import CollectorClosedError, CollectorConfig, NoFreshSnapshotError
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.opening import AnyCollector, open_collector
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.client import RemoteCollector
+from evenload.telemetry_collector.service.testing import FakeService
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
 
 CONFIG = CollectorConfig(
     interval_s=0.05, full_interval_s=0.05, deadline_s=0.5, age_max_s=120.0, backoff_initial_s=0.05

@@ -9,9 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ray_trainer.training.audit import AuditReport, audit_run
-from ray_trainer.training.checkpoint import CheckpointIndex, CheckpointStore, attempt_folder, checkpoint_name
-from ray_trainer.training.ledger import (
+from evenload.ray_trainer.training.audit import AuditReport, audit_run
+from evenload.ray_trainer.training.checkpoint import (
+    CheckpointIndex,
+    CheckpointStore,
+    attempt_folder,
+    checkpoint_name,
+)
+from evenload.ray_trainer.training.ledger import (
     AttemptStart,
     ResumedFrom,
     Segment,
@@ -20,8 +25,8 @@ from ray_trainer.training.ledger import (
     write_entries,
     write_start,
 )
-from ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished
+from evenload.ray_trainer.training.storage import RunStorage
 
 NUM_SAMPLES, BATCH = 20, 4  # 5 steps an epoch
 RECORD = RunRecord(

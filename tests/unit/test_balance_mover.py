@@ -14,18 +14,18 @@ from typing import Any, Self
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from kafka_connection import Connection
-from kafka_plugin import balance, balance_admin, reassignment
-from kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
-from kafka_plugin.balance_admin import BalanceAdmin, Reassignment, SettingChange
-from kafka_plugin.balance_config import BalanceConfig
-from kafka_plugin.balance_record import BalanceRecord, Target, ThrottleRecord
-from kafka_plugin.errors import BalanceCancelledError, BalanceInterruptedError
-from kafka_plugin.reassignment import Mover
-from router.move_plan import Move, MovePlan
-from router.moves import plan_moves
-from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
-from telemetry_collector.testing import make_snapshot
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin import balance, balance_admin, reassignment
+from evenload.kafka_plugin.balance import cancel_balance, execute_balance, preview_balance
+from evenload.kafka_plugin.balance_admin import BalanceAdmin, Reassignment, SettingChange
+from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.balance_record import BalanceRecord, Target, ThrottleRecord
+from evenload.kafka_plugin.errors import BalanceCancelledError, BalanceInterruptedError
+from evenload.kafka_plugin.reassignment import Mover
+from evenload.router.move_plan import Move, MovePlan
+from evenload.router.moves import plan_moves
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from evenload.telemetry_collector.testing import make_snapshot
 
 LEADER, FOLLOWER = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 CONFIG = BalanceConfig(poll_s=0.001, throttle_bytes_per_s=2000)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.layouts import MIB, Layout
 from benchmarks.log_folders import ReplicasDifferError, held_bytes, settled_bytes, wait_until_gone
 from benchmarks.outcome import Outcome, are_all_within_a_point, judge
-from telemetry_collector.snapshot import TopicPartition
+from evenload.telemetry_collector.snapshot import TopicPartition
 
 LAYOUT = Layout(name="test", capacity_mib=(100, 100, 50), assignment=[(1,), (2,), (3,)], held_mib={1: 10})
 

@@ -21,7 +21,7 @@ from benchmarks.scale_decisions import compare_random, compare_with_optimum, tim
 from benchmarks.scale_memory import measure_memory
 from benchmarks.scale_report import Result, document, draw, passes, tables
 from benchmarks.scale_simulation import Load, Simulated, Simulation, simulate
-from kafka_plugin.own_bytes import OwnPart
+from evenload.kafka_plugin.own_bytes import OwnPart
 
 SMALL = Size(num_brokers=20, num_partitions=60, num_all_partitions=300)
 LOAD = Load(num_producers=6, num_periods=3, period_fraction=0.05, turns_per_s=600)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from benchmarks.strategies import by_evenload, by_free_capacity
 from benchmarks.writers import by_shares
-from telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 def test_static_shares_are_kept_in_bytes_to_within_a_record() -> None:

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
-from ray_trainer.errors import CorruptRecordError
-from ray_trainer.fetching.testing import MemoryFetcher
-from ray_trainer.planning.plan import EpochPlan, PlanRule
-from ray_trainer.reading.block_cache import BlockCache, CacheLimits
-from ray_trainer.reading.decoding import BatchDecoder
-from ray_trainer.reading.record_layout import RecordOpener
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
+from evenload.ray_trainer.errors import CorruptRecordError
+from evenload.ray_trainer.fetching.testing import MemoryFetcher
+from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule
+from evenload.ray_trainer.reading.block_cache import BlockCache, CacheLimits
+from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.record_layout import RecordOpener
 
 RULE = PlanRule(num_lanes=6, block_bytes=1000, whole=False, shuffle=True)
 

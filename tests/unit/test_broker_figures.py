@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry_collector.sources.broker_figures import BrokerFigures, FigureLines
+from evenload.telemetry_collector.sources.broker_figures import BrokerFigures, FigureLines
 
 # As the JMX exporter's example kafka-2_0_0.yml has them, and Strimzi.
 EXAMPLE = """

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from telemetry_collector import SnapshotCache
-from telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector import SnapshotCache
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 def test_an_empty_cache_has_no_latest_snapshot() -> None:

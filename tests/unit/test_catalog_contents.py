@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.manifest_log import fold_manifests, manifest_records
-from dataset_catalog.parts import split_document
-from dataset_catalog.testing import make_batch, make_manifest
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.manifest_log import fold_manifests, manifest_records
+from evenload.dataset_catalog.parts import split_document
+from evenload.dataset_catalog.testing import make_batch, make_manifest
 
 SMALL = 300  # bytes a part, so that a manifest has several
 

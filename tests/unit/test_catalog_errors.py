@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from dataset_catalog import errors
+from evenload.dataset_catalog import errors
 
 EVERY = [
     errors.UnknownDatasetError("cola", ["a@1", "b@2"], ["cola@1"]),

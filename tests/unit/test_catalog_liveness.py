@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dataset_catalog.liveness import RECENT_S, may_be_loading
-from dataset_catalog.process_identity import this_process
-from dataset_catalog.progress import LoadProgress
-from dataset_catalog.testing import make_progress
+from evenload.dataset_catalog.liveness import RECENT_S, may_be_loading
+from evenload.dataset_catalog.process_identity import this_process
+from evenload.dataset_catalog.progress import LoadProgress
+from evenload.dataset_catalog.testing import make_progress
 
 NOW_S = 1_000_000.0
 ELSEWHERE = f"{'0' * 36} 1 1 1"
-SAY_WHO = "from dataset_catalog.process_identity import this_process; print(this_process())"
+SAY_WHO = "from evenload.dataset_catalog.process_identity import this_process; print(this_process())"
 
 
 def _last(*, process: str, age_s: float = 1.0, is_complete: bool = False) -> LoadProgress:

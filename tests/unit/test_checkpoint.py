@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_trainer.errors import InvalidCheckpointError, StorageUnwritableError
-from ray_trainer.training.checkpoint import (
+from evenload.ray_trainer.errors import InvalidCheckpointError, StorageUnwritableError
+from evenload.ray_trainer.training.checkpoint import (
     INDEX_NAME,
     STATE_NAME,
     Checkpoint,
@@ -17,7 +17,7 @@ from ray_trainer.training.checkpoint import (
     attempt_folder,
     checkpoint_name,
 )
-from ray_trainer.training.storage import HashingWriter, RunStorage
+from evenload.ray_trainer.training.storage import HashingWriter, RunStorage
 
 STATE = bytes(range(256)) * 4
 

@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-from ray_trainer.errors import CheckpointWriteError
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training import checkpoint_writer, running_attempt
-from ray_trainer.training.audit import audit_run
-from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.run_context import RunContext, entered
-from ray_trainer.training.run_record import read_run
-from ray_trainer.training.session import Session
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.errors import CheckpointWriteError
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training import checkpoint_writer, running_attempt
+from evenload.ray_trainer.training.audit import audit_run
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.run_context import RunContext, entered
+from evenload.ray_trainer.training.run_record import read_run
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.storage import RunStorage
 
 NUM_STEPS, BATCH = 40, 2
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evenload.cli import main
-from kafka_plugin import balance
+from evenload.kafka_plugin import balance
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import serialization
 from pydantic import SecretStr, ValidationError
 
 from evenload.cli import collector, main
-from kafka_connection import Connection
-from telemetry_collector.config import CollectorConfig
-from telemetry_collector.service import running
-from telemetry_collector.service.config import ServiceConfig
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.config import CollectorConfig
+from evenload.telemetry_collector.service import running
+from evenload.telemetry_collector.service.config import ServiceConfig
 
 StartCollector = Callable[..., Any]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog, DamagedRecords
-from dataset_catalog.testing import make_batch, make_manifest
 from evenload.cli import data, main
 from evenload.cli.edge import sentence
 from evenload.cli.output import Output
-from kafka_connection import BrokersUnreachableError, KafkaConnectionError
-from kafka_plugin import loader
-from telemetry_collector.errors import CollectorClosedError, CollectorError
+from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog, DamagedRecords
+from evenload.dataset_catalog.testing import make_batch, make_manifest
+from evenload.kafka_connection import BrokersUnreachableError, KafkaConnectionError
+from evenload.kafka_plugin import loader
+from evenload.telemetry_collector.errors import CollectorClosedError, CollectorError
 
 
 def _raise(error: Exception) -> Any:

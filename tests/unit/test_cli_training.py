@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from evenload.cli import main
-from ray_trainer.training import submit as submitting
-from ray_trainer.training import trainer
-from ray_trainer.training.submit import SubmittedJob
-from ray_trainer.training.train_config import TrainConfig, TrainResult
+from evenload.ray_trainer.training import submit as submitting
+from evenload.ray_trainer.training import trainer
+from evenload.ray_trainer.training.submit import SubmittedJob
+from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
 
 COMMAND = ["text-classification", "--dataset", "reviews", "--bootstrap-servers", "a:1"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.sources.client_statistics import ClientStatisticsSource
-from telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
+from evenload.telemetry_collector.sources.source import Question
 
 MS = 1000  # microseconds
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from telemetry_collector import CollectorConfig
+from evenload.telemetry_collector import CollectorConfig
 
 
 def test_the_defaults_fit_together() -> None:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from telemetry_collector import (
+from evenload.telemetry_collector import (
     AccessRefusedError,
     BadAnswerError,
     BrokerUnreachableError,

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from telemetry_collector.schedule import Ticks, backoff_s
+from evenload.telemetry_collector.schedule import Ticks, backoff_s
 
 
 def test_all_who_ask_before_a_tick_are_told_the_same_one() -> None:

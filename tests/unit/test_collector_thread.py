@@ -7,11 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_connection import Connection
-from telemetry_collector import ClusterSnapshot, CollectorClosedError, CollectorConfig, NoFreshSnapshotError
-from telemetry_collector.collector import Collector
-from telemetry_collector.errors import ClusterChangedError
-from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector import (
+    ClusterSnapshot,
+    CollectorClosedError,
+    CollectorConfig,
+    NoFreshSnapshotError,
+)
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.errors import ClusterChangedError
+from evenload.telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 WaitUntil = Callable[[Callable[[], bool]], None]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from kafka_connection import Connection
+from evenload.kafka_connection import Connection
 
 SASL_SSL = Connection(
     bootstrap_servers="kafka-1:9093, kafka-2:9093",

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from kafka.net.manager import KafkaConnectionManager
 
-from kafka_connection import (
+from evenload.kafka_connection import (
     BadConnectionFileError,
     BrokersUnreachableError,
     Connection,
     NoClusterError,
     NoCredentialsError,
 )
-from kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 
 
 @pytest.mark.parametrize(

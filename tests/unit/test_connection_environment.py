@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_connection import (
+from evenload.kafka_connection import (
     BadConnectionFileError,
     NoClusterError,
     evenload_home,

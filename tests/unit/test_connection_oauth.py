@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from kafka.errors import SaslAuthenticationFailedError
 from pydantic import SecretStr, ValidationError
 
-from kafka_connection import Connection, NoCredentialsError, OAuth
-from kafka_connection.clients import confluent_consumer, confluent_producer
-from kafka_connection.oauth import Tokens, _checked, _warn_if_readable
+from evenload.kafka_connection import Connection, NoCredentialsError, OAuth
+from evenload.kafka_connection.clients import confluent_consumer, confluent_producer
+from evenload.kafka_connection.oauth import Tokens, _checked, _warn_if_readable
 
 NOW_S = 1e9
 

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from ray_trainer.errors import CursorMismatchError
-from ray_trainer.planning.cursor import Cursor, kafka_view
-from ray_trainer.planning.plan import BlockTable, EpochPlan, PlanRule
+from evenload.ray_trainer.errors import CursorMismatchError
+from evenload.ray_trainer.planning.cursor import Cursor, kafka_view
+from evenload.ray_trainer.planning.plan import BlockTable, EpochPlan, PlanRule
 
 
 def make_plan(*, epoch: int = 0) -> EpochPlan:

@@ -13,12 +13,12 @@ import pytest
 import torch
 from PIL import Image
 
-from dataset_catalog.encoding import decode_samples, encode_samples
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.testing import make_manifest
-from ray_trainer.errors import UndecodableColumnError
-from ray_trainer.reading.decoding import BatchDecoder, Decoded
-from ray_trainer.reading.gather import gather
+from evenload.dataset_catalog.encoding import decode_samples, encode_samples
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.testing import make_manifest
+from evenload.ray_trainer.errors import UndecodableColumnError
+from evenload.ray_trainer.reading.decoding import BatchDecoder, Decoded
+from evenload.ray_trainer.reading.gather import gather
 
 
 def manifest_of(batch: pa.RecordBatch, **features: str) -> DatasetManifest:

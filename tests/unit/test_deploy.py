@@ -15,8 +15,8 @@ import pytest
 import yaml
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from telemetry_collector.export.instruments import INSTRUMENTS
-from telemetry_collector.service.findings import ALMOST_FULL, FULL_SOON_S, SPREAD_MAX
+from evenload.telemetry_collector.export.instruments import INSTRUMENTS
+from evenload.telemetry_collector.service.findings import ALMOST_FULL, FULL_SOON_S, SPREAD_MAX
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy/prometheus"

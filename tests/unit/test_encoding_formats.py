@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataset_catalog.encoding import (
+from evenload.dataset_catalog.encoding import (
     RecordHeader,
     decode_records,
     decode_samples,
@@ -18,8 +18,8 @@ from dataset_catalog.encoding import (
     storable_schema,
     value_hash,
 )
-from dataset_catalog.errors import UndecodableValueError, UnsupportedTypeError
-from dataset_catalog.testing import make_batch
+from evenload.dataset_catalog.errors import UndecodableValueError, UnsupportedTypeError
+from evenload.dataset_catalog.testing import make_batch
 
 
 def test_columns_are_read_only_views_of_the_value() -> None:

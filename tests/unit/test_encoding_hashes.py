@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from dataset_catalog.encoding import add_checksum, format_checksum, sample_hashes
-from dataset_catalog.errors import UnsupportedTypeError
+from evenload.dataset_catalog.encoding import add_checksum, format_checksum, sample_hashes
+from evenload.dataset_catalog.errors import UnsupportedTypeError
 
 # Manifests hold sums of these: a change here makes datasets that were loaded earlier fail to verify.
 GOLDEN = {

@@ -15,8 +15,8 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeResponse
 
-from kafka_connection import Connection, OAuth
-from kafka_connection.broker_connection import BrokerConnection, BrokerLostError, BrokerRefusedError
+from evenload.kafka_connection import Connection, OAuth
+from evenload.kafka_connection.broker_connection import BrokerConnection, BrokerLostError, BrokerRefusedError
 
 SASL = {
     "security_protocol": "SASL_PLAINTEXT",

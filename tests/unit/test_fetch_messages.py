@@ -7,7 +7,7 @@ import uuid
 import pytest
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 
-from kafka_connection.fetch_messages import (
+from evenload.kafka_connection.fetch_messages import (
     FETCH_VERSION,
     FetchRequestWriter,
     correlation_id_of,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from kafka_connection.record_batches import DamagedBatchError, StoredRecord, take_records
+from evenload.kafka_connection.record_batches import DamagedBatchError, StoredRecord, take_records
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from router.forecast import forecast, planned_layout
-from router.forecast_advice import advise_load, after_moves
-from router.moves import plan_moves, settled, still_possible
-from router.strategies import (
+from evenload.router.forecast import forecast, planned_layout
+from evenload.router.forecast_advice import advise_load, after_moves
+from evenload.router.moves import plan_moves, settled, still_possible
+from evenload.router.strategies import (
     StrategyForecast,
     by_chance,
     by_shares,
@@ -18,8 +18,8 @@ from router.strategies import (
     routed,
     with_topic,
 )
-from telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
-from telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
+from evenload.telemetry_collector.testing import make_snapshot
 
 GIB = 1 << 30
 

@@ -24,13 +24,13 @@ HEAVY = (
 PACKAGES = (
     "evenload",
     "evenload.cli",
-    "kafka_connection",
-    "telemetry_collector",
-    "router",
-    "dataset_catalog",
-    "kafka_plugin",
-    "ray_trainer",
-    "ray_trainer.recipes",
+    "evenload.kafka_connection",
+    "evenload.telemetry_collector",
+    "evenload.router",
+    "evenload.dataset_catalog",
+    "evenload.kafka_plugin",
+    "evenload.ray_trainer",
+    "evenload.ray_trainer.recipes",
 )
 
 

@@ -11,8 +11,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry_collector import SnapshotCache
-from telemetry_collector.export.instruments import (
+from evenload.telemetry_collector import SnapshotCache
+from evenload.telemetry_collector.export.instruments import (
     ATTRIBUTE_BY_LABEL,
     INSTRUMENTS,
     MAX_TOPICS,
@@ -20,11 +20,11 @@ from telemetry_collector.export.instruments import (
     Point,
     Reading,
 )
-from telemetry_collector.export.otlp import OtlpExport
-from telemetry_collector.export.prometheus import PrometheusExport
-from telemetry_collector.snapshot import LogDirSnapshot
-from telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
-from telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.export.otlp import OtlpExport
+from evenload.telemetry_collector.export.prometheus import PrometheusExport
+from evenload.telemetry_collector.snapshot import LogDirSnapshot
+from evenload.telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
+from evenload.telemetry_collector.testing import make_snapshot
 
 TAKEN_AT_S = 1000.0
 

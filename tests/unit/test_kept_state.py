@@ -17,15 +17,15 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ray_trainer.errors import CheckpointMismatchError
-from ray_trainer.reading.batch import Batch
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training.audit import covered_segments
-from ray_trainer.training.loss_curve import read_curve
-from ray_trainer.training.model import detached_copy
-from ray_trainer.training.run_record import read_run
-from ray_trainer.training.session import Session
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.errors import CheckpointMismatchError
+from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training.audit import covered_segments
+from evenload.ray_trainer.training.loss_curve import read_curve
+from evenload.ray_trainer.training.model import detached_copy
+from evenload.ray_trainer.training.run_record import read_run
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.storage import RunStorage
 
 NUM_SAMPLES = 23
 NUM_STEPS = 10  # two epochs of 5, 5, 5, 4, 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_trainer.training.ledger import (
+from evenload.ray_trainer.training.ledger import (
     AttemptStart,
     ResumedFrom,
     Segment,
@@ -20,8 +20,8 @@ from ray_trainer.training.ledger import (
     write_entries,
     write_start,
 )
-from ray_trainer.training.loss_curve import mean_by_epoch, read_curve, write_curve
-from ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.loss_curve import mean_by_epoch, read_curve, write_curve
+from evenload.ray_trainer.training.storage import RunStorage
 
 
 @pytest.fixture

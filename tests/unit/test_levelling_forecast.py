@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from router.forecast import best_possible, forecast, planned_layout
-from telemetry_collector.testing import make_snapshot
+from evenload.router.forecast import best_possible, forecast, planned_layout
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 def test_a_forecast_counts_every_copy() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from router.levelling import (
+from evenload.router.levelling import (
     Goal,
     GoalContext,
     ReplicaSet,
@@ -14,9 +14,9 @@ from router.levelling import (
     group_replica_sets,
     mix_goals,
 )
-from router.min_max import FloatArray
-from router.plugins import Weighted
-from telemetry_collector.testing import make_snapshot
+from evenload.router.min_max import FloatArray
+from evenload.router.plugins import Weighted
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 def context_of(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from router.errors import PluginError, WeightError
-from router.levelling import disk_usage
-from router.plugins import GOALS, SCORE_FUNCTIONS, Weighted, WeightedPlugins
-from router.score_functions import reachability
+from evenload.router.errors import PluginError, WeightError
+from evenload.router.levelling import disk_usage
+from evenload.router.plugins import GOALS, SCORE_FUNCTIONS, Weighted, WeightedPlugins
+from evenload.router.score_functions import reachability
 
 
 def half() -> float:

@@ -9,17 +9,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from kafka_connection import Connection
-from telemetry_collector import ClusterSnapshot
-from telemetry_collector.collector import Collector
-from telemetry_collector.observation import Assembled
-from telemetry_collector.service import live_page
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.live_page import LivePage
-from telemetry_collector.service.overview import Explanation
-from telemetry_collector.service.server import make_app
-from telemetry_collector.testing import FakeCluster, make_snapshot
-from telemetry_collector.weights import Weights
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector import ClusterSnapshot
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.observation import Assembled
+from evenload.telemetry_collector.service import live_page
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.live_page import LivePage
+from evenload.telemetry_collector.service.overview import Explanation
+from evenload.telemetry_collector.service.server import make_app
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.telemetry_collector.weights import Weights
 
 NOWHERE = Connection(bootstrap_servers="127.0.0.1:1")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kafka_plugin.load_forecast import _kept_bytes
-from telemetry_collector.testing import make_snapshot
+from evenload.kafka_plugin.load_forecast import _kept_bytes
+from evenload.telemetry_collector.testing import make_snapshot
 
 MIB = 1 << 20
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import stamina
 
-from dataset_catalog.catalog import LOADS_TOPIC, Catalog
-from dataset_catalog.manifest import Run
-from dataset_catalog.progress import LoadProgress, LoadState, ProgressKey, fold_progress
-from kafka_connection import Connection
-from kafka_plugin import load_run
-from kafka_plugin.config import LoaderConfig
-from kafka_plugin.errors import TransactionFailedError
-from kafka_plugin.load_run import LoadIdentity, LoadRun
-from kafka_plugin.record_stream import RecordLayout
-from kafka_plugin.sources import open_source
-from kafka_plugin.transactional_writer import TransactionalWriter
+from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.manifest import Run
+from evenload.dataset_catalog.progress import LoadProgress, LoadState, ProgressKey, fold_progress
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin import load_run
+from evenload.kafka_plugin.config import LoaderConfig
+from evenload.kafka_plugin.errors import TransactionFailedError
+from evenload.kafka_plugin.load_run import LoadIdentity, LoadRun
+from evenload.kafka_plugin.record_stream import RecordLayout
+from evenload.kafka_plugin.sources import open_source
+from evenload.kafka_plugin.transactional_writer import TransactionalWriter
 
 
 class Brokers:

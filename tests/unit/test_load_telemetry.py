@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kafka_plugin.load_telemetry import LoadTelemetry
-from kafka_plugin.routing import TopicRouting
-from router.router import Router
-from telemetry_collector.cache import SnapshotCache
+from evenload.kafka_plugin.load_telemetry import LoadTelemetry
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.router.router import Router
+from evenload.telemetry_collector.cache import SnapshotCache
 
 
 def test_a_router_that_raises_ends_no_load(

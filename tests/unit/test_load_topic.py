@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from kafka.errors import InvalidPartitionsError, KafkaConnectionError
 
-from dataset_catalog.catalog import Catalog
-from kafka_connection import Connection
-from kafka_plugin import topics
-from kafka_plugin.errors import TopicError
-from kafka_plugin.load_run import LoadIdentity
-from kafka_plugin.load_topic import sweep_topics
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin import topics
+from evenload.kafka_plugin.errors import TopicError
+from evenload.kafka_plugin.load_run import LoadIdentity
+from evenload.kafka_plugin.load_topic import sweep_topics
 
 
 def test_leftovers_that_cant_be_looked_at_are_left_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_plugin.block_size import choose_block_bytes, choose_num_partitions, choose_samples_per_record
+from evenload.kafka_plugin.block_size import (
+    choose_block_bytes,
+    choose_num_partitions,
+    choose_samples_per_record,
+)
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

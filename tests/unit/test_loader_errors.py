@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_plugin import errors
+from evenload.kafka_plugin import errors
 
 VALUES: dict[str, Any] = {
     "str": "some",

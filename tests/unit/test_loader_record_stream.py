@@ -8,22 +8,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataset_catalog.encoding import (
+from evenload.dataset_catalog.encoding import (
     add_checksum,
     decode_records,
     decode_samples,
     parse_record_header,
     sample_hashes,
 )
-from kafka_plugin.errors import MalformedSourceError, SampleTooLargeError
-from kafka_plugin.record_stream import (
+from evenload.kafka_plugin.errors import MalformedSourceError, SampleTooLargeError
+from evenload.kafka_plugin.record_stream import (
     RecordGroup,
     RecordLayout,
     RecordStream,
     encode_groups,
     encoded_bytes_per_sample,
 )
-from kafka_plugin.sources import Source, open_source
+from evenload.kafka_plugin.sources import Source, open_source
 
 NUM_SAMPLES = 500
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, parse_dataset_id
-from dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, parse_dataset_id
+from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
 
 
 def _manifest(**overrides: Any) -> DatasetManifest:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.move_plan import Move
-from router.move_state import MoveState
-from router.move_steps import in_steps
-from router.moves import plan_moves
-from telemetry_collector.snapshot import ClusterSnapshot, LogDirSnapshot, TopicPartition
-from telemetry_collector.testing import make_snapshot
+from evenload.router.move_plan import Move
+from evenload.router.move_state import MoveState
+from evenload.router.move_steps import in_steps
+from evenload.router.moves import plan_moves
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, LogDirSnapshot, TopicPartition
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 def state_of(snapshot: ClusterSnapshot) -> MoveState:

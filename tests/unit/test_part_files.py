@@ -11,14 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_trainer.training.audit import audit_run
-from ray_trainer.training.checkpoint import CheckpointIndex, CheckpointStore, attempt_folder, checkpoint_name
-from ray_trainer.training.ledger import AttemptStart, LedgerPart, Segment, StepEntry, read_parts, write_start
-from ray_trainer.training.loss_curve import read_curve
-from ray_trainer.training.part_files import JOINED, RankFiles, read_books
-from ray_trainer.training.run_record import RunRecord
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.testing import interposed_storage
+from evenload.ray_trainer.training.audit import audit_run
+from evenload.ray_trainer.training.checkpoint import (
+    CheckpointIndex,
+    CheckpointStore,
+    attempt_folder,
+    checkpoint_name,
+)
+from evenload.ray_trainer.training.ledger import (
+    AttemptStart,
+    LedgerPart,
+    Segment,
+    StepEntry,
+    read_parts,
+    write_start,
+)
+from evenload.ray_trainer.training.loss_curve import read_curve
+from evenload.ray_trainer.training.part_files import JOINED, RankFiles, read_books
+from evenload.ray_trainer.training.run_record import RunRecord
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.testing import interposed_storage
 
 WORLD_SIZE, BATCH = 2, 4
 RECORD = RunRecord(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kafka.partitioner import murmur2
 
-from kafka_connection import Connection
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
-from telemetry_collector.collector import Collector
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
+from evenload.telemetry_collector.collector import Collector
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 JAVA_MURMUR2 = {

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from router.errors import NotEnoughBrokersError
-from router.placement import place_partitions
-from telemetry_collector.testing import make_snapshot
+from evenload.router.errors import NotEnoughBrokersError
+from evenload.router.placement import place_partitions
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 def leaders(placed: list[tuple[int, ...]]) -> dict[int, int]:

@@ -6,14 +6,14 @@ import pickle
 
 import pytest
 
-from ray_trainer.errors import CursorMismatchError, TooManyWorkersError
-from ray_trainer.planning.plan import (
+from evenload.ray_trainer.errors import CursorMismatchError, TooManyWorkersError
+from evenload.ray_trainer.planning.plan import (
     check_rest_of_epoch,
     check_world_size,
     microbatch_bounds,
     num_microbatches,
 )
-from ray_trainer.planning.steps import smallest_step, steps
+from evenload.ray_trainer.planning.steps import smallest_step, steps
 
 
 def sizes(num_samples: int, global_batch_size: int, start: int = 0) -> list[int]:

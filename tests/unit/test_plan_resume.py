@@ -7,8 +7,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from ray_trainer.planning.needs import blocks_needed
-from ray_trainer.planning.plan import BlockTable, EpochPlan, PlanRule, Step
+from evenload.ray_trainer.planning.needs import blocks_needed
+from evenload.ray_trainer.planning.plan import BlockTable, EpochPlan, PlanRule, Step
 
 BATCH = 64
 WORLD_SIZES = [*range(1, 9), 11, 13, 32]  # 5, 7, 11 and 13 divide nothing here

@@ -7,9 +7,9 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.rule import (
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.rule import (
     PlanRule,
     choose_rule,
     earlier_rule,

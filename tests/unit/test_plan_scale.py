@@ -11,9 +11,9 @@ import time
 import numpy as np
 import pytest
 
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.lanes import LaneOrder
-from ray_trainer.planning.plan import EpochPlan, PlanRule
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.lanes import LaneOrder
+from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule
 
 NUM_BLOCKS = 1_000_000
 BATCH = 256

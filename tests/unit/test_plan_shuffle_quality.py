@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.plan import EpochPlan, PlanRule
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule
 
 NUM_CLASSES = 10
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dataset_catalog.process_identity import is_running, this_process
+from evenload.dataset_catalog.process_identity import is_running, this_process
 
-SAY_WHO = "from dataset_catalog.process_identity import this_process; print(this_process(), flush=True)"
+SAY_WHO = (
+    "from evenload.dataset_catalog.process_identity import this_process; print(this_process(), flush=True)"
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who a process is")
 
@@ -72,7 +74,10 @@ def test_the_first_process_of_another_container_is_not_taken_for_ours() -> None:
     told = subprocess.run([*in_container, SAY_WHO], capture_output=True, text=True, check=True).stdout.strip()
     assert told.split(" ")[2] == "1"
     assert is_running(told) is None
-    asked = f"from dataset_catalog.process_identity import is_running; print(is_running({this_process()!r}))"
+    asked = (
+        "from evenload.dataset_catalog.process_identity import is_running; "
+        f"print(is_running({this_process()!r}))"
+    )
     assert (
         subprocess.run([*in_container, asked], capture_output=True, text=True, check=True).stdout == "None\n"
     )

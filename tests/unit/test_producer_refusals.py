@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kafka_connection import Connection
-from kafka_plugin import producer as producer_module
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer import BalancedProducer
-from telemetry_collector.collector import Collector
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin import producer as producer_module
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.telemetry_collector.collector import Collector
 
 ADDRESS = "127.0.0.1:1"
 REFUSED = KafkaException(

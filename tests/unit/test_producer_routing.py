@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from kafka_connection import Connection
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.producer_routing import ProducerRouting
-from kafka_plugin.routing import TopicRouting
-from router.config import RouterConfig
-from telemetry_collector import CollectorConfig
-from telemetry_collector.collector import Collector
-from telemetry_collector.reports import RouteReport
-from telemetry_collector.testing import FakeCluster, make_snapshot
-from telemetry_collector.weights import Weights
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.producer_routing import ProducerRouting
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.router.config import RouterConfig
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.reports import RouteReport
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.telemetry_collector.weights import Weights
 
 MIB = 1 << 20
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
@@ -145,7 +145,7 @@ def test_a_fault_in_deciding_is_counted_and_the_next_round_may_do_better(
 
     wait_until(is_decided)
     assert producing.num_failed_refreshes == 2
-    said = [r.getMessage() for r in caplog.records if r.name == "kafka_plugin.producer_routing"]
+    said = [r.getMessage() for r in caplog.records if r.name == "evenload.kafka_plugin.producer_routing"]
     assert said == ["shares can't be decided anew and stay as they are"]
 
 
@@ -206,7 +206,7 @@ def test_weights_reach_the_router_and_come_back_to_what_was_configured(
     assert names() == {"dataset_spread"}
     collector.told_weights = None
     wait_until(lambda: names() == {"disk_usage"})
-    (complaint,) = [r for r in caplog.records if r.name == "kafka_plugin.weights_in_force"]
+    (complaint,) = [r for r in caplog.records if r.name == "evenload.kafka_plugin.weights_in_force"]
     assert complaint.levelno == logging.WARNING
     assert "no_such_goal" in complaint.getMessage()
 

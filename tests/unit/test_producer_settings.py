@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kafka_plugin.config import ProducerConfig
-from kafka_plugin.errors import PluginConfigError
-from kafka_plugin.producer import BalancedProducer
-from kafka_plugin.producer_settings import connection_of, turn_s
-from telemetry_collector.collector import Collector
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.errors import PluginConfigError
+from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.kafka_plugin.producer_settings import connection_of, turn_s
+from evenload.telemetry_collector.collector import Collector
 
 SASL = {"sasl.mechanism": "scram-sha-256", "sasl.username": "me", "sasl.password": "hush"}
 

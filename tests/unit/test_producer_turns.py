@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kafka_plugin.delivery_reports import TopicReports
-from kafka_plugin.routing import TopicRouting
-from kafka_plugin.topic_turns import TopicTurns, whole_batches
-from kafka_plugin.turns import Turn
-from router.route import Route
+from evenload.kafka_plugin.delivery_reports import TopicReports
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.topic_turns import TopicTurns, whole_batches
+from evenload.kafka_plugin.turns import Turn
+from evenload.router.route import Route
 
 TURN_S = 10.0
 BATCH = 1000

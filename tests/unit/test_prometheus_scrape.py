@@ -9,17 +9,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from telemetry_collector import (
+from evenload.telemetry_collector import (
     AccessRefusedError,
     BadAnswerError,
     BrokerUnreachableError,
     CollectorConfig,
     SourceError,
 )
-from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.sources import prometheus_scrape
-from telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
-from telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.sources import prometheus_scrape
+from evenload.telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
+from evenload.telemetry_collector.sources.source import Question
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

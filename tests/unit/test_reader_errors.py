@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from ray_trainer.errors import (
+from evenload.ray_trainer.errors import (
     CorruptRecordError,
     FetchRefusedError,
     FetchTimeoutError,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from dataset_catalog.catalog import Catalog
-from dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
-from kafka_connection import Connection
-from ray_trainer.errors import LoaderWorkersError
-from ray_trainer.reading.reader import DatasetReader
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.errors import LoaderWorkersError
+from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES, BATCH = 60, 10
 UNREACHABLE = Connection(bootstrap_servers="127.0.0.1:1")

@@ -7,22 +7,28 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dataset_catalog.manifest import DatasetManifest, Encoding
-from dataset_catalog.testing import PlacedRecord, StoredRecord, make_batch, make_manifest, make_records
-from ray_trainer.errors import CorruptRecordError
-from ray_trainer.fetching.testing import MemoryFetcher
-from ray_trainer.planning.blocks import BlockTable
-from ray_trainer.planning.plan import EpochPlan, PlanRule
-from ray_trainer.reading.decoding import BatchDecoder
-from ray_trainer.reading.sample_split import SampleSplit, SplitTable
-from ray_trainer.reading.step_source import FetchedBlocks, HeldWhole, StepSource, build_whole
-from ray_trainer.reading.step_stream import StepStream, group_steps
-from ray_trainer.reading.whole_copy import WholeCopy
-from ray_trainer.training.audit import EpochAudit, audit_run
-from ray_trainer.training.ledger import AttemptStart, StepEntry, write_entries, write_start
-from ray_trainer.training.placement import Placement
-from ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished
-from ray_trainer.training.storage import RunStorage
+from evenload.dataset_catalog.manifest import DatasetManifest, Encoding
+from evenload.dataset_catalog.testing import (
+    PlacedRecord,
+    StoredRecord,
+    make_batch,
+    make_manifest,
+    make_records,
+)
+from evenload.ray_trainer.errors import CorruptRecordError
+from evenload.ray_trainer.fetching.testing import MemoryFetcher
+from evenload.ray_trainer.planning.blocks import BlockTable
+from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule
+from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.sample_split import SampleSplit, SplitTable
+from evenload.ray_trainer.reading.step_source import FetchedBlocks, HeldWhole, StepSource, build_whole
+from evenload.ray_trainer.reading.step_stream import StepStream, group_steps
+from evenload.ray_trainer.reading.whole_copy import WholeCopy
+from evenload.ray_trainer.training.audit import EpochAudit, audit_run
+from evenload.ray_trainer.training.ledger import AttemptStart, StepEntry, write_entries, write_start
+from evenload.ray_trainer.training.placement import Placement
+from evenload.ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished
+from evenload.ray_trainer.training.storage import RunStorage
 
 NUM_SAMPLES, BATCH = 60, 7
 SPLIT = SampleSplit(0.8, 3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ray_trainer.errors import UnknownRankError
-from ray_trainer.reading.process_rank import process_rank
+from evenload.ray_trainer.errors import UnknownRankError
+from evenload.ray_trainer.reading.process_rank import process_rank
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ray_trainer.reading import whole_copy
-from ray_trainer.reading.whole_copy import WholeCopy
+from evenload.ray_trainer.reading import whole_copy
+from evenload.ray_trainer.reading.whole_copy import WholeCopy
 
 SCHEMA = pa.schema({"n": pa.int64(), "text": pa.string()})
 

@@ -15,21 +15,21 @@ from pydantic import ValidationError
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from torch import nn
 
-from dataset_catalog.manifest import DatasetManifest
-from dataset_catalog.testing import make_manifest
-from kafka_connection import Connection
-from ray_trainer.errors import ColumnChoiceError, LabelError, UnknownRecipeError
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.recipes import RECIPES, find_recipe
-from ray_trainer.recipes.columns import choose_image_column, choose_label_column, choose_text_column
-from ray_trainer.recipes.image_classification import running_statistics
-from ray_trainer.recipes.image_tensors import mirrored, moments, shifted, to_planes
-from ray_trainer.recipes.labels import LabelNumbers, check_labels
-from ray_trainer.recipes.metrics import ClassCounts
-from ray_trainer.recipes.preparation import Preparation, local_model
-from ray_trainer.recipes.schedule import Schedule, rate_factor
-from ray_trainer.recipes.wordpiece import make_tokenizer, within_bounds
-from ray_trainer.training.train_config import TrainConfig
+from evenload.dataset_catalog.manifest import DatasetManifest
+from evenload.dataset_catalog.testing import make_manifest
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.errors import ColumnChoiceError, LabelError, UnknownRecipeError
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.recipes import RECIPES, find_recipe
+from evenload.ray_trainer.recipes.columns import choose_image_column, choose_label_column, choose_text_column
+from evenload.ray_trainer.recipes.image_classification import running_statistics
+from evenload.ray_trainer.recipes.image_tensors import mirrored, moments, shifted, to_planes
+from evenload.ray_trainer.recipes.labels import LabelNumbers, check_labels
+from evenload.ray_trainer.recipes.metrics import ClassCounts
+from evenload.ray_trainer.recipes.preparation import Preparation, local_model
+from evenload.ray_trainer.recipes.schedule import Schedule, rate_factor
+from evenload.ray_trainer.recipes.wordpiece import make_tokenizer, within_bounds
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 TENSOR = pa.fixed_shape_tensor(pa.uint8(), [8, 8])
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -299,7 +299,7 @@ TEXTS = [f"Word{i % 37} and Naïve café 日本語 {chr(0x4E00 + i)} number {i}"
 def test_the_tokenizer_is_the_same_in_every_process() -> None:
     probe = (
         "import hashlib\n"
-        "from ray_trainer.recipes.wordpiece import make_tokenizer\n"
+        "from evenload.ray_trainer.recipes.wordpiece import make_tokenizer\n"
         f"made = make_tokenizer({TEXTS!r}, 300).to_str()\n"
         "print(hashlib.sha256(made.encode()).hexdigest())"
     )
@@ -365,6 +365,6 @@ def test_a_label_without_a_name_is_unknown_and_not_passed_over(monkeypatch: pyte
     kind = pa.field("label", pa.int64(), metadata={b"evenload.class_names": b'["dog", "cat"]'})
     batch = pa.RecordBatch.from_arrays([pa.array([0, 1, 2])], schema=pa.schema([kind]))
     manifest = make_manifest(batch, [], num_samples=0)
-    monkeypatch.setattr("ray_trainer.recipes.labels._look_through", lambda *_: [0, 1, 2])
+    monkeypatch.setattr("evenload.ray_trainer.recipes.labels._look_through", lambda *_: [0, 1, 2])
     with pytest.raises(LabelError, match=r"2 is a label .* does not have \('cat', 'dog'\)"):
         check_labels(manifest, "label", (0, 1), ("cat", "dog"), Connection(bootstrap_servers="broker:9092"))

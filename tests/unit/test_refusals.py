@@ -6,8 +6,8 @@ import kafka.errors
 import pytest
 from confluent_kafka import KafkaError
 
-from dataset_catalog.errors import CatalogRefusedError, CatalogUnavailableError, failure
-from kafka_connection.refusals import missing_permission
+from evenload.dataset_catalog.errors import CatalogRefusedError, CatalogUnavailableError, failure
+from evenload.kafka_connection.refusals import missing_permission
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kafka_connection import Connection
-from telemetry_collector import CollectorConfig, NoFreshSnapshotError
-from telemetry_collector.errors import ServiceUnusableError
-from telemetry_collector.opening import read_weights
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service import service_requests
-from telemetry_collector.service.client import RemoteCollector
-from telemetry_collector.service.testing import FakeService
-from telemetry_collector.sources.source import Question, Source
-from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
-from telemetry_collector.weights import Weights
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector import CollectorConfig, NoFreshSnapshotError
+from evenload.telemetry_collector.errors import ServiceUnusableError
+from evenload.telemetry_collector.opening import read_weights
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service import service_requests
+from evenload.telemetry_collector.service.client import RemoteCollector
+from evenload.telemetry_collector.service.testing import FakeService
+from evenload.telemetry_collector.sources.source import Question, Source
+from evenload.telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
+from evenload.telemetry_collector.weights import Weights
 
 # What is known gets old when a test sets the clock, and no answer is given up because the machine is busy.
 CONFIG = CollectorConfig(

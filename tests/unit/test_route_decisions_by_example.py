@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from router.config import RouterConfig
-from router.errors import PluginError, WeightError
-from router.levelling import GoalContext, disk_usage
-from router.min_max import FloatArray
-from router.route import Route
-from router.router import Router
-from router.scoring import ScoreContext
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
-from telemetry_collector.testing import make_snapshot
+from evenload.router.config import RouterConfig
+from evenload.router.errors import PluginError, WeightError
+from evenload.router.levelling import GoalContext, disk_usage
+from evenload.router.min_max import FloatArray
+from evenload.router.route import Route
+from evenload.router.router import Router
+from evenload.router.scoring import ScoreContext
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
 
 NOW_S = 1001.0
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from router.errors import NotEnoughBrokersError, PluginError, RouterError, WeightError
+from evenload.router.errors import NotEnoughBrokersError, PluginError, RouterError, WeightError
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from router.router import Router
-from telemetry_collector.snapshot import ClusterSnapshot
-from telemetry_collector.testing import make_snapshot
+from evenload.router.router import Router
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 def notes(snapshot: ClusterSnapshot, remaining_bytes: int) -> tuple[str, ...]:

@@ -8,15 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kafka_plugin import patience_in_thread
-from kafka_plugin.patience_in_thread import PatienceInThread
-from router.config import RouterConfig
-from router.levelling import GoalContext
-from router.min_max import FloatArray
-from router.route import Route
-from router.router import Router
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, LogDirSnapshot, TopicPartition
-from telemetry_collector.testing import make_snapshot
+from evenload.kafka_plugin import patience_in_thread
+from evenload.kafka_plugin.patience_in_thread import PatienceInThread
+from evenload.router.config import RouterConfig
+from evenload.router.levelling import GoalContext
+from evenload.router.min_max import FloatArray
+from evenload.router.route import Route
+from evenload.router.router import Router
+from evenload.telemetry_collector.snapshot import (
+    BrokerSnapshot,
+    ClusterSnapshot,
+    LogDirSnapshot,
+    TopicPartition,
+)
+from evenload.telemetry_collector.testing import make_snapshot
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from router.route import Route
+from evenload.router.route import Route
 
 BATCH = 1000
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from kafka_plugin.own_bytes import OwnBytes, OwnPart
-from kafka_plugin.routing import TopicRouting
-from router.route import Route
-from router.router import Router
-from telemetry_collector.cache import SnapshotCache
-from telemetry_collector.testing import make_snapshot
+from evenload.kafka_plugin.own_bytes import OwnBytes, OwnPart
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.router.route import Route
+from evenload.router.router import Router
+from evenload.telemetry_collector.cache import SnapshotCache
+from evenload.telemetry_collector.testing import make_snapshot
 
 MIB = 1 << 20
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from kafka_plugin.routing import TopicRouting
-from router.router import Router
-from telemetry_collector.cache import SnapshotCache
-from telemetry_collector.testing import make_snapshot
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.router.router import Router
+from evenload.telemetry_collector.cache import SnapshotCache
+from evenload.telemetry_collector.testing import make_snapshot
 
 MIB = 1 << 20
 

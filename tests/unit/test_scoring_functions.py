@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from router.plugins import Weighted
-from router.score_functions import ingest_rate, latency, reachability
-from router.scoring import ScoreContext, ScoreFunction, capacity_as_seen, willingness
-from telemetry_collector.snapshot import BrokerSnapshot
-from telemetry_collector.testing import make_snapshot
+from evenload.router.plugins import Weighted
+from evenload.router.score_functions import ingest_rate, latency, reachability
+from evenload.router.scoring import ScoreContext, ScoreFunction, capacity_as_seen, willingness
+from evenload.telemetry_collector.snapshot import BrokerSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
 
 SNAPSHOT = make_snapshot([10, 20, 30], 100, unreachable={3}, latency_s={1: 0.01, 2: 0.5})
 CONTEXT = ScoreContext(snapshot=SNAPSHOT, topic="t", now_s=1001.0)

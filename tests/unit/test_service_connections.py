@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from telemetry_collector.service.listening import listen
+from evenload.telemetry_collector.service.listening import listen
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -14,17 +14,17 @@ from functools import partial
 import aiohttp
 import pytest
 
+from evenload.kafka_connection import Connection
 from evenload.local_cluster.settings import free_ports
-from kafka_connection import Connection
-from telemetry_collector import ClusterSnapshot, CollectorClosedError
-from telemetry_collector.collector import Collector
-from telemetry_collector.service import running
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.overview import Explanation
-from telemetry_collector.service.running import serve
-from telemetry_collector.testing import FakeCluster, make_snapshot
-from telemetry_collector.weights import Weights
+from evenload.telemetry_collector import ClusterSnapshot, CollectorClosedError
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.service import running
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.overview import Explanation
+from evenload.telemetry_collector.service.running import serve
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.telemetry_collector.weights import Weights
 
 # What hangs does so for longer than a busy machine takes for anything else.
 PATIENCE_S = 60.0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from telemetry_collector import PartitionSnapshot, ServiceUnusableError, TopicPartition
-from telemetry_collector.service.wire import decode_answer, encode_age, encode_snapshot, encode_told
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
-from telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector import PartitionSnapshot, ServiceUnusableError, TopicPartition
+from evenload.telemetry_collector.service.wire import decode_answer, encode_age, encode_snapshot, encode_told
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
 
 SNAPSHOT = make_snapshot([100, 200], topics={"t": [(1, 2)]}, stored_bytes={("t", 0): 5})
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
-from ray_trainer.errors import (
+from evenload.ray_trainer.errors import (
     CheckpointMismatchError,
     CheckpointUnreadableError,
     CheckpointWriteError,
@@ -26,20 +26,20 @@ from ray_trainer.errors import (
     RunTakenOverError,
     StorageUnwritableError,
 )
-from ray_trainer.planning.rule import plan_fingerprint
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training import running_attempt
-from ray_trainer.training.audit import audit_run
-from ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
-from ray_trainer.training.fence import FenceWatch, claim_run
-from ray_trainer.training.ledger import AttemptStart, Segment, read_parts, write_start
-from ray_trainer.training.model import detached_copy
-from ray_trainer.training.run_context import NoLink, RunContext, entered
-from ray_trainer.training.run_record import read_run
-from ray_trainer.training.session import Session
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.testing import interposed_storage
-from ray_trainer.training.trainer import TrainConfig, _Driver
+from evenload.ray_trainer.planning.rule import plan_fingerprint
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training import running_attempt
+from evenload.ray_trainer.training.audit import audit_run
+from evenload.ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
+from evenload.ray_trainer.training.fence import FenceWatch, claim_run
+from evenload.ray_trainer.training.ledger import AttemptStart, Segment, read_parts, write_start
+from evenload.ray_trainer.training.model import detached_copy
+from evenload.ray_trainer.training.run_context import NoLink, RunContext, entered
+from evenload.ray_trainer.training.run_record import read_run
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.testing import interposed_storage
+from evenload.ray_trainer.training.trainer import TrainConfig, _Driver
 
 NUM_SAMPLES = 53
 

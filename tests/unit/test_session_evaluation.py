@@ -17,13 +17,13 @@ import stamina
 import torch
 from torch import nn
 
-from ray_trainer.errors import StorageUnreadableError
-from ray_trainer.reading.testing import MemoryReader
-from ray_trainer.training.checkpoint import CheckpointStore
-from ray_trainer.training.evaluations import read_evaluations
-from ray_trainer.training.session import Session
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.testing import interposed_storage
+from evenload.ray_trainer.errors import StorageUnreadableError
+from evenload.ray_trainer.reading.testing import MemoryReader
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.evaluations import read_evaluations
+from evenload.ray_trainer.training.session import Session
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.testing import interposed_storage
 
 STEPS = 4  # an epoch's
 STOPS = "stops"

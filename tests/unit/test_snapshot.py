@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
-from telemetry_collector.testing import make_snapshot
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
+from evenload.telemetry_collector.testing import make_snapshot
 
 
 def test_the_spread_is_highest_minus_lowest_utilisation() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from kafka_plugin.errors import (
+from evenload.kafka_plugin.errors import (
     EmptySourceError,
     MalformedSourceError,
     MixedTypesError,
@@ -21,9 +21,9 @@ from kafka_plugin.errors import (
     UnknownColumnError,
     UnsupportedSourceError,
 )
-from kafka_plugin.sample_order import written_order
-from kafka_plugin.sample_schema import class_names_of
-from kafka_plugin.sources import Source, open_source
+from evenload.kafka_plugin.sample_order import written_order
+from evenload.kafka_plugin.sample_schema import class_names_of
+from evenload.kafka_plugin.sources import Source, open_source
 
 SAMPLES = pa.table({"n": range(100), "text": [f"sample {n}" for n in range(100)]})
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_plugin.errors import UnsupportedSourceError
-from kafka_plugin.held_samples import hold, hold_mapped
+from evenload.kafka_plugin.errors import UnsupportedSourceError
+from evenload.kafka_plugin.held_samples import hold, hold_mapped
 
 SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string()})
 

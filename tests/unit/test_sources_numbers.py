@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kafka_plugin import text_files
-from kafka_plugin.errors import MalformedSourceError, MixedTypesError
-from kafka_plugin.number_spelling import may_be_changed
-from kafka_plugin.sources import open_source
+from evenload.kafka_plugin import text_files
+from evenload.kafka_plugin.errors import MalformedSourceError, MixedTypesError
+from evenload.kafka_plugin.number_spelling import may_be_changed
+from evenload.kafka_plugin.sources import open_source
 
 
 def column(source: Any, **kwargs: Any) -> list[Any]:

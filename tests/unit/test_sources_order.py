@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kafka_plugin.sample_order import splitmix64, written_order
+from evenload.kafka_plugin.sample_order import splitmix64, written_order
 
 
 def test_splitmix64_agrees_with_the_published_generator() -> None:

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from kafka_plugin.errors import MalformedSourceError, UnsupportedSourceError
-from kafka_plugin.sample_schema import class_names_of, plain_batch, plain_schema, readable_features
-from kafka_plugin.sources import open_source
+from evenload.kafka_plugin.errors import MalformedSourceError, UnsupportedSourceError
+from evenload.kafka_plugin.sample_schema import class_names_of, plain_batch, plain_schema, readable_features
+from evenload.kafka_plugin.sources import open_source
 
 
 def plain(table: pa.Table) -> pa.RecordBatch:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kafka_plugin.errors import EmptySourceError, MalformedSourceError, UnknownColumnError
-from kafka_plugin.sources import Source, open_source
+from evenload.kafka_plugin.errors import EmptySourceError, MalformedSourceError, UnknownColumnError
+from evenload.kafka_plugin.sources import Source, open_source
 
 
 def rows(source: Source) -> list[dict[str, Any]]:

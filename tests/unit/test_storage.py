@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 import stamina
 
-from ray_trainer.errors import (
+from evenload.ray_trainer.errors import (
     RunDamagedError,
     StorageUnreadableError,
     StorageUnwritableError,
     TrainerError,
     UnknownRunError,
 )
-from ray_trainer.recipes.preparation import find_preparation
-from ray_trainer.training.checkpoint import INDEX_NAME, CheckpointStore
-from ray_trainer.training.fence import claim_run
-from ray_trainer.training.ledger import AttemptStart, read_starts, write_start
-from ray_trainer.training.run_record import RunRecord, create_run, new_run, read_finished, read_run
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.testing import interposed_storage
+from evenload.ray_trainer.recipes.preparation import find_preparation
+from evenload.ray_trainer.training.checkpoint import INDEX_NAME, CheckpointStore
+from evenload.ray_trainer.training.fence import claim_run
+from evenload.ray_trainer.training.ledger import AttemptStart, read_starts, write_start
+from evenload.ray_trainer.training.run_record import RunRecord, create_run, new_run, read_finished, read_run
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.testing import interposed_storage
 
 TROUBLES = [OSError(errno.EIO, "I/O error"), PermissionError(errno.EACCES, "denied"), OSError("SlowDown")]
 TRIES = 3

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ray_trainer.errors import RunMismatchError
-from ray_trainer.training.run_record import FinishedRecord, create_run, new_run, write_finished
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainConfig, TrainResult
-from ray_trainer.training.trainer import _Driver, train
+from evenload.ray_trainer.errors import RunMismatchError
+from evenload.ray_trainer.training.run_record import FinishedRecord, create_run, new_run, write_finished
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
+from evenload.ray_trainer.training.trainer import _Driver, train
 
 RESULT = TrainResult("mine", 3, 1, 10.0, [0.5], {}, [], 0, None, None)
 

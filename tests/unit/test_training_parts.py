@@ -20,14 +20,14 @@ from pydantic import SecretStr
 from ray.train.v2.api.preemption import PreemptionInfo
 from torch import nn
 
-from kafka_connection import Connection, OAuth
-from kafka_connection.environment import resolve_connection
-from ray_trainer import errors
-from ray_trainer.errors import TrainerError
-from ray_trainer.training.agreement import Agreement, Wishes
-from ray_trainer.training.board import Board, WorkerFailure
-from ray_trainer.training.checkpoint_schedule import CheckpointSchedule
-from ray_trainer.training.events import (
+from evenload.kafka_connection import Connection, OAuth
+from evenload.kafka_connection.environment import resolve_connection
+from evenload.ray_trainer import errors
+from evenload.ray_trainer.errors import TrainerError
+from evenload.ray_trainer.training.agreement import Agreement, Wishes
+from evenload.ray_trainer.training.board import Board, WorkerFailure
+from evenload.ray_trainer.training.checkpoint_schedule import CheckpointSchedule
+from evenload.ray_trainer.training.events import (
     AttemptStarted,
     CheckpointSaved,
     Event,
@@ -36,15 +36,15 @@ from ray_trainer.training.events import (
     WorkerIdentity,
     WorkersLost,
 )
-from ray_trainer.training.model import detached_copy, unwrap
-from ray_trainer.training.peers import Peers
-from ray_trainer.training.random_state import step_seed
-from ray_trainer.training.run_names import default_run_name
-from ray_trainer.training.storage import RunStorage
-from ray_trainer.training.train_config import TrainResult
-from ray_trainer.training.trainer import _loop_name
-from ray_trainer.training.worker import _reachable
-from ray_trainer.training.worker_link import RayLink
+from evenload.ray_trainer.training.model import detached_copy, unwrap
+from evenload.ray_trainer.training.peers import Peers
+from evenload.ray_trainer.training.random_state import step_seed
+from evenload.ray_trainer.training.run_names import default_run_name
+from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.train_config import TrainResult
+from evenload.ray_trainer.training.trainer import _loop_name
+from evenload.ray_trainer.training.worker import _reachable
+from evenload.ray_trainer.training.worker_link import RayLink
 
 
 def test_checkpoints_are_four_seconds_apart_while_they_cost_little() -> None:
@@ -244,7 +244,7 @@ def test_what_a_worker_starts_finds_its_connection_secrets_included_and_nothing_
         sasl_password=SecretStr("secret"),
     )
     ask = (
-        "from kafka_connection.environment import resolve_connection\n"
+        "from evenload.kafka_connection.environment import resolve_connection\n"
         "print(resolve_connection().sasl_password.get_secret_value())"
     )
     with _reachable(connection):

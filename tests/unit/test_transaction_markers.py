@@ -8,10 +8,10 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import ClusterAuthorizationFailedError, CoordinatorNotAvailableError, KafkaError
 
-from kafka_connection import Connection
-from kafka_plugin import transaction_markers
-from kafka_plugin.errors import MarkerRefusedError, TransactionFailedError
-from kafka_plugin.transaction_markers import TransactionMarkers
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin import transaction_markers
+from evenload.kafka_plugin.errors import MarkerRefusedError, TransactionFailedError
+from evenload.kafka_plugin.transaction_markers import TransactionMarkers
 
 
 class Admin:

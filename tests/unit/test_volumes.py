@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telemetry_collector.sources.volumes import SeenVolumes, Volume, VolumeOfDir
+from evenload.telemetry_collector.sources.volumes import SeenVolumes, Volume, VolumeOfDir
 
 GIB = 1 << 30
 MIB = 1 << 20

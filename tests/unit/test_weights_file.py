@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from telemetry_collector.weights import Weights
-from telemetry_collector.weights_file import WeightsFile
+from evenload.telemetry_collector.weights import Weights
+from evenload.telemetry_collector.weights_file import WeightsFile
 
 HALF, NONE = Weights(brokers={1: 0.5}), Weights(brokers={1: 0.0})
 

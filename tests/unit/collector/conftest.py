@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import pytest
 
-from telemetry_collector import ClusterSnapshot, CollectorConfig
-from telemetry_collector.measuring import Measuring
-from telemetry_collector.observation import Assembled
-from telemetry_collector.sources.source import Source
-from telemetry_collector.statistics import StatisticsCounter
-from telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.telemetry_collector import ClusterSnapshot, CollectorConfig
+from evenload.telemetry_collector.measuring import Measuring
+from evenload.telemetry_collector.observation import Assembled
+from evenload.telemetry_collector.sources.source import Source
+from evenload.telemetry_collector.statistics import StatisticsCounter
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
 
 WALL_BEGIN_S = 1e9
 CONFIG = CollectorConfig(interval_s=5.0, full_interval_s=30.0, deadline_s=3.0, jitter=0.0)

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from telemetry_collector import (
+from evenload.telemetry_collector import (
     AccessRefusedError,
     BadAnswerError,
     BrokerUnreachableError,
     PartitionSnapshot,
 )
-from telemetry_collector.observation import ClusterLayout
-from telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
-from telemetry_collector.sources.source import Question
-from telemetry_collector.testing import FakeRequests
+from evenload.telemetry_collector.observation import ClusterLayout
+from evenload.telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
+from evenload.telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.testing import FakeRequests
 
 TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_TOPIC = 3

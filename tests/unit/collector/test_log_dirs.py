@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
 
-from telemetry_collector import (
+from evenload.telemetry_collector import (
     AccessRefusedError,
     BadAnswerError,
     PartitionSnapshot,
     TopicPartition,
 )
-from telemetry_collector.observation import BrokerStorage, ClusterLayout
-from telemetry_collector.snapshot import LogDirSnapshot
-from telemetry_collector.sources.log_dirs import LogDirsSource
-from telemetry_collector.sources.source import Question
-from telemetry_collector.testing import FakeRequests
+from evenload.telemetry_collector.observation import BrokerStorage, ClusterLayout
+from evenload.telemetry_collector.snapshot import LogDirSnapshot
+from evenload.telemetry_collector.sources.log_dirs import LogDirsSource
+from evenload.telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.testing import FakeRequests
 
 CLUSTER_AUTHORIZATION_FAILED = 31
 KAFKA_STORAGE_ERROR = 56

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from telemetry_collector import CollectorConfig
-from telemetry_collector.broker_metrics import BrokerMetrics
-from telemetry_collector.sources.source import Question, Source
-from telemetry_collector.testing import FakeCluster, FakeMetricsSource
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.sources.source import Question, Source
+from evenload.telemetry_collector.testing import FakeCluster, FakeMetricsSource
 
 CONFIG = CollectorConfig(interval_s=5.0, full_interval_s=30.0, deadline_s=3.0, jitter=0.0)
 

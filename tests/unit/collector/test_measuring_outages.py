@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from telemetry_collector import CollectorConfig
-from telemetry_collector.errors import BrokerUnreachableError, ClusterChangedError
-from telemetry_collector.observation import Assembled
-from telemetry_collector.sources.source import Observation, Question
-from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.errors import BrokerUnreachableError, ClusterChangedError
+from evenload.telemetry_collector.observation import Assembled
+from evenload.telemetry_collector.sources.source import Observation, Question
+from evenload.telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 WALL_BEGIN_S = 1e9
 CONFIG = CollectorConfig(interval_s=5.0, full_interval_s=30.0, deadline_s=3.0, jitter=0.0)

@@ -13,12 +13,12 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsResponse,
 )
 
-from telemetry_collector.errors import BadAnswerError, BrokerUnreachableError, CollectorClosedError
-from telemetry_collector.observation import ClusterLayout, HeardThrottles
-from telemetry_collector.snapshot import ReplicationThrottles
-from telemetry_collector.sources.source import Question
-from telemetry_collector.sources.throttles import ThrottlesSource
-from telemetry_collector.testing import FakeRequests, make_snapshot
+from evenload.telemetry_collector.errors import BadAnswerError, BrokerUnreachableError, CollectorClosedError
+from evenload.telemetry_collector.observation import ClusterLayout, HeardThrottles
+from evenload.telemetry_collector.snapshot import ReplicationThrottles
+from evenload.telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.sources.throttles import ThrottlesSource
+from evenload.telemetry_collector.testing import FakeRequests, make_snapshot
 
 LEADER, FOLLOWER = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"

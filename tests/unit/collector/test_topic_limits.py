@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DescribeConfigsResponse
 
-from telemetry_collector.observation import ClusterLayout, TopicLimits
-from telemetry_collector.sources.source import Question
-from telemetry_collector.sources.topic_limits import TopicLimitsSource
-from telemetry_collector.testing import FakeRequests, make_snapshot
+from evenload.telemetry_collector.observation import ClusterLayout, TopicLimits
+from evenload.telemetry_collector.sources.source import Question
+from evenload.telemetry_collector.sources.topic_limits import TopicLimitsSource
+from evenload.telemetry_collector.testing import FakeRequests, make_snapshot
 
 TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_TOPIC = 3

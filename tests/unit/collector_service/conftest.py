@@ -15,15 +15,15 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from kafka_connection import Connection
-from telemetry_collector import CollectorConfig
-from telemetry_collector.collector import Collector
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.server import make_app
-from telemetry_collector.service.wire import SnapshotAnswer, decode_answer
-from telemetry_collector.testing import FakeCluster, make_snapshot
-from telemetry_collector.weights_file import WeightsFile
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.server import make_app
+from evenload.telemetry_collector.service.wire import SnapshotAnswer, decode_answer
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.telemetry_collector.weights_file import WeightsFile
 
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
 # It measures once, and then when it is told to. No answer is given up because the machine is busy.

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from pydantic import SecretStr, ValidationError
 
-from telemetry_collector.reports import Intent
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.testing import FakeCluster
+from evenload.telemetry_collector.reports import Intent
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.testing import FakeCluster
 
 # What conftest.py makes.
 Serving = Callable[..., Any]

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from router.router import Router
-from telemetry_collector.collector import Collector
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service import answers as answers_module
-from telemetry_collector.service import bodies
-from telemetry_collector.service.answers import Answers
-from telemetry_collector.service.bodies import objects_bytes
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
+from evenload.router.router import Router
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service import answers as answers_module
+from evenload.telemetry_collector.service import bodies
+from evenload.telemetry_collector.service.answers import Answers
+from evenload.telemetry_collector.service.bodies import objects_bytes
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 # What conftest.py makes.
 Serving = Callable[..., Any]
@@ -45,9 +45,9 @@ async def _num_measurements(config: ServiceConfig, cluster: FakeCluster, act: Ca
     """How often brokers were measured while something was done to a service, beside once before."""
     from aiohttp.test_utils import TestClient, TestServer
 
-    from kafka_connection import Connection
-    from telemetry_collector import CollectorConfig
-    from telemetry_collector.service.server import make_app
+    from evenload.kafka_connection import Connection
+    from evenload.telemetry_collector import CollectorConfig
+    from evenload.telemetry_collector.service.server import make_app
 
     seldom = CollectorConfig(
         interval_s=3600.0, full_interval_s=3600.0, age_max_s=10_000.0, deadline_s=60.0, full_deadline_s=60.0

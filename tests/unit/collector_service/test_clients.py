@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from kafka_connection import Connection, resolve_connection
-from kafka_connection.secrets import read_secret
-from telemetry_collector import CollectorConfig
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.client import RemoteCollector
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.testing import FakeService
-from telemetry_collector.testing import FakeCluster, make_snapshot
+from evenload.kafka_connection import Connection, resolve_connection
+from evenload.kafka_connection.secrets import read_secret
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.client import RemoteCollector
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.testing import FakeService
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
 
 WaitUntil = Callable[[Callable[[], bool]], None]
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from telemetry_collector.cache import CachedSnapshot
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.server import SERVICE
-from telemetry_collector.service.wire import CLIENT_HEADER
-from telemetry_collector.snapshot import ReplicationThrottles
-from telemetry_collector.testing import FakeCluster
+from evenload.telemetry_collector.cache import CachedSnapshot
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.server import SERVICE
+from evenload.telemetry_collector.service.wire import CLIENT_HEADER
+from evenload.telemetry_collector.snapshot import ReplicationThrottles
+from evenload.telemetry_collector.testing import FakeCluster
 
 # What conftest.py makes.
 Serving = Callable[..., Any]

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from kafka_connection import Connection
-from telemetry_collector import ClusterSnapshot, CollectorConfig
-from telemetry_collector.collector import Collector
-from telemetry_collector.reports import Intent
-from telemetry_collector.service.answers import Answers
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.service.wire import decode_answer
-from telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector import ClusterSnapshot, CollectorConfig
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.reports import Intent
+from evenload.telemetry_collector.service.answers import Answers
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.service.wire import decode_answer
+from evenload.telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
 SELDOM = CollectorConfig(

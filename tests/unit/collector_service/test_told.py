@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from telemetry_collector.reports import Intent, RouteReport
-from telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.config import ServiceConfig
 
 # What conftest.py makes.
 Serving = Callable[..., Any]

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from kafka_connection import Connection
-from telemetry_collector import CollectorConfig
-from telemetry_collector.collector import Collector
-from telemetry_collector.service.collector_service import CollectorService
-from telemetry_collector.service.config import ServiceConfig
-from telemetry_collector.testing import FakeCluster
-from telemetry_collector.weights import Weights
-from telemetry_collector.weights_file import WeightsFile
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector import CollectorConfig
+from evenload.telemetry_collector.collector import Collector
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.config import ServiceConfig
+from evenload.telemetry_collector.testing import FakeCluster
+from evenload.telemetry_collector.weights import Weights
+from evenload.telemetry_collector.weights_file import WeightsFile
 
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
 SELDOM = CollectorConfig(
