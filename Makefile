@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
 # Tests with brokers often wait for them: four at once keep two cores busy. Those without keep a core busy each.
 PYTEST := $(BIN)/python -m pytest -q --dist worksteal -n
-RANDOM_KILLS := tests/fault/test_random_kills.py
+RANDOM_KILLS := tests/fault/kafka_plugin/test_random_kills.py
 
 # Keep compiled modules where the environment says not to: each process of Ray's would compile torch again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=

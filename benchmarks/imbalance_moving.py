@@ -22,8 +22,8 @@ from benchmarks.stage import CHANGE_TIMEOUT_S, Stage
 from benchmarks.steady_writer import SteadyWriter
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_producer
-from evenload.kafka_plugin.balance import BalanceProgress, execute_balance
-from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.balancing.balance import BalanceProgress, execute_balance
+from evenload.kafka_plugin.balancing.config import BalanceConfig
 from evenload.local_cluster import LocalCluster
 
 CAPACITY_MIB = 400

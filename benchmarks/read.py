@@ -40,7 +40,7 @@ from benchmarks.stage import FULL_COMPILER
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_consumer, confluent_producer
-from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import temporary_cluster
 from evenload.ray_trainer.fetching.fetch import BlockRange, ExactRangeFetcher, fetch_all

@@ -21,7 +21,7 @@ from benchmarks.writers import (
     round_robin,
     weighted_by_capacity,
 )
-from evenload.router.placement import place_partitions
+from evenload.router.forecasting.placement import place_partitions
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 EVENLOAD = "evenload"

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from evenload.dataset_catalog.damaged_records import DamagedRecords, find_damaged
 from evenload.dataset_catalog.errors import (
     CatalogUnavailableError,
     CorruptManifestError,
@@ -31,7 +30,9 @@ from evenload.dataset_catalog.errors import (
     TopicRecreatedError,
     UnknownDatasetError,
 )
-from evenload.dataset_catalog.internal_topics import (
+from evenload.dataset_catalog.liveness import may_be_loading
+from evenload.dataset_catalog.logs.damaged_records import DamagedRecords, find_damaged
+from evenload.dataset_catalog.logs.internal_topics import (
     DATASETS_TOPIC,
     LOADS_TOPIC,
     ensure_internal_topics,
@@ -39,11 +40,10 @@ from evenload.dataset_catalog.internal_topics import (
     wait_for_stable_end,
     write_plain,
 )
-from evenload.dataset_catalog.liveness import may_be_loading
+from evenload.dataset_catalog.logs.manifest_log import CatalogContents, VersionKey, manifest_records
+from evenload.dataset_catalog.logs.progress_log import ProgressContents
 from evenload.dataset_catalog.manifest import DatasetManifest, parse_dataset_id
-from evenload.dataset_catalog.manifest_log import CatalogContents, VersionKey, manifest_records
 from evenload.dataset_catalog.progress import LoadProgress, LoadState
-from evenload.dataset_catalog.progress_log import ProgressContents
 from evenload.dataset_catalog.record_keys import parse_key
 from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.kafka_connection import Connection

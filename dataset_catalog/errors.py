@@ -16,7 +16,8 @@
     ├── CatalogUnavailableError  brokers did not answer in time, or could not (retriable)
     └── CatalogRefusedError      brokers don't allow this account what has to be done
 
-Facts are attributes; errors pickle, as they cross processes in Ray (tests/unit/test_catalog_errors.py).
+Facts are attributes; errors pickle, as they cross processes in Ray
+(tests/unit/dataset_catalog/test_errors.py).
 """
 
 from __future__ import annotations

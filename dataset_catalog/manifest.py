@@ -5,7 +5,7 @@ reader asks for exactly these and never interprets gaps; and it holds the count 
 over samples that were taken from the source while loading, so that `verify` can compare the topic
 with something that did not pass through Kafka.
 
-Invariants, checked in tests/property/test_manifest_parts.py:
+Invariants, checked in tests/property/dataset_catalog/test_manifest_parts.py:
 1. Parts to manifest and back is the identity, in any order of the parts.
 2. Totals agree with the runs; a manifest that contradicts itself can't be made.
 

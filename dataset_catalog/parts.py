@@ -13,7 +13,7 @@ How large a document may be follows from the largest dataset that can be planned
 rest. Compressed, runs take one to six bytes each, so 32 MiB. Nothing larger is published, and nothing larger
 is decompressed: a few kilobytes could otherwise fill the memory of everybody who lists the datasets.
 
-Invariant, checked in tests/property/test_manifest_parts.py: whatever byte of whatever part is
+Invariant, checked in tests/property/dataset_catalog/test_manifest_parts.py: whatever byte of whatever part is
 changed, dropped or cut off, `join_parts` refuses.
 """
 

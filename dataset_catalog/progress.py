@@ -11,7 +11,7 @@ begins anew: whatever stands before it was dropped.
 
 Who may load may write anything here, so a record is checked field by field before anybody believes it.
 
-Invariants, checked in tests/property/test_catalog_progress.py:
+Invariants, checked in tests/property/dataset_catalog/test_progress.py:
 1. Folding the deltas of any division of a load into transactions gives the same state.
 2. A delta that is missing, repeated or of another load is refused, never skipped.
 """

@@ -12,7 +12,7 @@ offsets ascending, then rows within the record.
 A dataset may have a million runs (an adopted topic with gaps), so a partition keeps them as arrays
 and makes `Run` tuples only when asked.
 
-Invariants, checked in tests/property/test_manifest_runs.py:
+Invariants, checked in tests/property/dataset_catalog/test_manifest_runs.py:
 1. Runs ascend and don't overlap; merging never changes the set of (offset, samples) they stand for.
 2. Arrays to runs and back is the identity.
 

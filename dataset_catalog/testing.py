@@ -16,15 +16,6 @@ import numpy as np
 import pyarrow as pa
 import stamina
 
-from evenload.dataset_catalog.encoding import (
-    RECORD_HEADER,
-    add_checksum,
-    encode_records,
-    encode_samples,
-    format_checksum,
-    record_header,
-    sample_hashes,
-)
 from evenload.dataset_catalog.manifest import (
     DatasetManifest,
     Encoding,
@@ -34,6 +25,15 @@ from evenload.dataset_catalog.manifest import (
     runs_of_records,
 )
 from evenload.dataset_catalog.progress import LoadProgress
+from evenload.dataset_catalog.records.encoding import (
+    RECORD_HEADER,
+    add_checksum,
+    encode_records,
+    encode_samples,
+    format_checksum,
+    record_header,
+    sample_hashes,
+)
 from evenload.dataset_catalog.topic_admin import TopicAdmin, TopicDescription
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_producer, open_admin

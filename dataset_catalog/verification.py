@@ -13,8 +13,8 @@ the source while loading, then says that they are the same as those that went in
 
 Memory: two bits a sample that is there, and some tens of MB of records that are decoded together.
 
-Invariant, checked in tests/property/test_manifest_verification.py: whatever is dropped, doubled, damaged
-or added, it is counted in its place, and a topic as it was loaded is clean.
+Invariant, checked in tests/property/dataset_catalog/test_manifest_verification.py: whatever is dropped,
+doubled, damaged or added, it is counted in its place, and a topic as it was loaded is clean.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from evenload.dataset_catalog.encoding import (
+from evenload.dataset_catalog.errors import CorruptManifestError, UndecodableValueError
+from evenload.dataset_catalog.foreign_content import refused_as
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.records.encoding import (
     add_checksum,
     decode_records,
     decode_value,
@@ -33,12 +36,9 @@ from evenload.dataset_catalog.encoding import (
     sample_hashes,
     value_hash,
 )
-from evenload.dataset_catalog.errors import CorruptManifestError, UndecodableValueError
-from evenload.dataset_catalog.foreign_content import refused_as
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.records.sample_hash import CHECKSUM_MODULUS
+from evenload.dataset_catalog.records.sample_set import SampleSet
 from evenload.dataset_catalog.runs import Int64Array
-from evenload.dataset_catalog.sample_hash import CHECKSUM_MODULUS
-from evenload.dataset_catalog.sample_set import SampleSet
 
 _PENDING_RECORDS = 4096
 # JSON of empty lists takes thirty times as much once it is read.

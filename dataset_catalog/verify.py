@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evenload.dataset_catalog.catalog import check_topic
-from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.logs.committed_reader import OffsetRange, read_committed
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.dataset_catalog.verification import Verification, VerifyReport

@@ -18,7 +18,7 @@ _HOMES = {
     "DatasetReader": "evenload.ray_trainer.reading.reader",
     "NodeAwarePartitioner": "evenload.kafka_plugin.partitioner",
     "Session": "evenload.ray_trainer.training.session",
-    "load_dataset": "evenload.kafka_plugin.loader",
+    "load_dataset": "evenload.kafka_plugin.loading.loader",
     "prepare_model": "evenload.ray_trainer.training.model",
 }
 

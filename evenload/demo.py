@@ -25,10 +25,10 @@ from evenload.demo_report import DemoStory, Recovery, write_report
 from evenload.digits import draw_digits
 from evenload.kafka_connection.clients import confluent_producer
 from evenload.kafka_connection.connection import Connection
-from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import temporary_cluster
-from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.books.audit import audit
 from evenload.ray_trainer.training.events import (
     AttemptStarted,
     CheckpointSaved,
@@ -37,9 +37,9 @@ from evenload.ray_trainer.training.events import (
     Recovered,
     StepDone,
 )
+from evenload.ray_trainer.training.on_ray.trainer import train
 from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
-from evenload.ray_trainer.training.trainer import train
-from evenload.router.forecast import best_possible
+from evenload.router.forecasting.forecast import best_possible
 from evenload.telemetry_collector.collector import sample_once
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 

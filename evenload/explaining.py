@@ -8,7 +8,7 @@ from __future__ import annotations
 from evenload.kafka_plugin.patience_in_thread import PatienceInThread
 from evenload.kafka_plugin.weights_in_force import WeightsInForce
 from evenload.router.router import Router
-from evenload.telemetry_collector.service.overview import Explanation
+from evenload.telemetry_collector.service.page.overview import Explanation
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 from evenload.telemetry_collector.weights import Weights
 

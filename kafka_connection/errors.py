@@ -6,7 +6,8 @@
     ├── NoCredentialsError       a password or token can't be got from where it is kept (retriable)
     └── BrokersUnreachableError  an address was given, but nothing answers there (retriable)
 
-Facts are attributes; errors pickle, as they cross processes in Ray (tests/unit/test_connection_clients.py).
+Facts are attributes; errors pickle, as they cross processes in Ray
+(tests/unit/kafka_connection/test_clients.py).
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ which names the topic by its id: a topic that was deleted and made again is anot
 A request holds one partition, because a broker then sends at least one whole record batch however small
 `max_bytes` is (KIP-74): with max_bytes = 1, exactly the batch that holds the offset, and nothing twice.
 
-Invariants, checked in tests/unit/test_fetch_messages.py:
+Invariants, checked in tests/unit/kafka_connection/test_fetch_messages.py:
 1. Requests are byte for byte what kafka-python's FetchRequest encodes.
 2. Answers that kafka-python's FetchResponse encodes are read back, whatever tagged fields they hold.
 3. Any other bytes are a ValueError, in time and memory that their length bounds
-   (tests/property/test_fetch_hostile.py).
+   (tests/property/kafka_connection/test_hostile_batches.py).
 """
 
 from __future__ import annotations

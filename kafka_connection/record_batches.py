@@ -8,13 +8,14 @@ else, without a transaction index. Who reads a log as it comes takes batch after
 kafka-python's parser copies each batch once and each value once more; here values are views into the receive
 buffer, and only a compressed batch is copied.
 
-Invariants, checked in tests/unit/test_fetch_record_batches.py:
+Invariants, checked in tests/unit/kafka_connection/test_record_batches.py:
 1. What is taken equals what kafka-python's parser finds, for every codec.
 2. A flipped bit anywhere in a batch is an error, never another value.
 3. Any bytes whatever, with a right CRC too, are records within the range asked for or a DamagedBatchError, in
-   bounded time and memory (tests/property/test_fetch_hostile.py).
+   bounded time and memory (tests/property/kafka_connection/test_hostile_batches.py).
 
-Read next: dataset_catalog/committed_reader.py and ray_trainer/fetching/fetch.py, which ask for the bytes.
+Read next: dataset_catalog/logs/committed_reader.py and ray_trainer/fetching/fetch.py, which ask for the
+bytes.
 """
 
 from __future__ import annotations

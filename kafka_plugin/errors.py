@@ -31,7 +31,7 @@ KafkaPluginError
 A taken name (DatasetExistsError) and a loader that seems alive (LoadInProgressError) are dataset_catalog's.
 
 Every error stores its facts as attributes, its message is one sentence or two, and it pickles, because loads
-run in other processes too (tests/unit/test_loader_errors.py).
+run in other processes too (tests/unit/kafka_plugin/test_errors.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Topics for datasets: made where there is room, and written only when every leader is ready.
 
 A topic that is written in its first moments loses records without any error (confluent-kafka 2.16;
-tests/fault/test_new_topics.py). So a new topic is handed out only when each of its leaders answers a
-ListOffsets request; if that can't be had, the topic is taken away again.
+tests/fault/kafka_plugin/test_new_topics.py). So a new topic is handed out only when each of its leaders
+answers a ListOffsets request; if that can't be had, the topic is taken away again.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Which marker is right, the coordinator knows: it remembers how the last transact
 taken anew. So nothing is begun, and no id taken, before all partitions know. Where it has forgotten all the
 same, what the load has committed tells (`end_forgotten`).
 
-Tested in tests/fault/test_transaction_markers.py.
+Tested in tests/fault/kafka_plugin/test_transaction_markers.py.
 """
 
 from __future__ import annotations

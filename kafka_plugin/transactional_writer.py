@@ -3,8 +3,8 @@
 A transaction goes through `begin`, `write` (many), `settle` (each record has its offset) and `commit` (they
 count). Nothing is committed before each record has a delivery report with an offset: on topics made a
 moment ago, confluent-kafka 2.16 loses records, with a report that has neither error nor offset, and commits
-without them (tests/fault/test_new_topics.py). And nothing is begun after the end of a transaction, be it
-commit or abort, before each of its partitions knows of it (transaction_markers.py).
+without them (tests/fault/kafka_plugin/test_new_topics.py). And nothing is begun after the end of a
+transaction, be it commit or abort, before each of its partitions knows of it (transaction_markers.py).
 
 What can pass becomes one of two exceptions, so that the loader has two ways to go on:
 `TransactionFailedError` (abort, take the id anew, and do it again) and `ProducerFencedError` (somebody else
@@ -25,9 +25,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kafka import TopicPartition
 
 from evenload.dataset_catalog.catalog import LOADS_TOPIC
-from evenload.dataset_catalog.encoding import RECORD_HEADER
 from evenload.dataset_catalog.manifest import Encoding, Run, runs_of_records
 from evenload.dataset_catalog.progress import LoadState
+from evenload.dataset_catalog.records.encoding import RECORD_HEADER
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_producer
 from evenload.kafka_connection.refusals import missing_permission

@@ -8,8 +8,8 @@ outstanding; until then it counts as on its way.
 
 Threads: any may send and take reports. Numbers are changed by single statements in which nothing is called,
 between whose reading and writing the interpreter lock never changes hands
-(tests/unit/test_producer_turns.py tries it). A thread that is about to send while another one ends the turn
-may send one record more: then up to that record goes uncounted.
+(tests/unit/kafka_plugin/test_producer_turns.py tries it). A thread that is about to send while another one
+ends the turn may send one record more: then up to that record goes uncounted.
 
 Sizes are payload in bytes, times seconds of the monotonic clock.
 """

@@ -37,7 +37,7 @@
     └── TrainingFailedError         the workers failed, and restarting did not help
 
 Facts are attributes, the message says what to do. Errors cross processes in Ray, so they pickle whatever
-their constructor takes (tests/unit/test_plan_refusals.py).
+their constructor takes (tests/unit/ray_trainer/planning/test_refusals.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ entry-point group `evenload.goals` are mixed by weight, as share vectors. Two ar
 - `dataset_spread` does the same to the bytes of this topic that each broker leads, on which read speed
   depends.
 
-Invariants, checked in tests/property/test_levelling.py:
+Invariants, checked in tests/property/router/test_levelling.py:
 1. Shares are at least 0 and sum to 1; partitions with the same replicas get the same.
 2. No other shares have sorted utilisations that come before (for disk_usage, in any of 400 random layouts).
 3. More bytes on one broker never raise, by levelling, what is sent to a set that is just this broker.

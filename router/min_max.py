@@ -27,7 +27,7 @@ The solver can give up (seen where capacities differ a thousandfold: what is hel
 within its tolerance, or where next to nothing is to come). What it found until then is held, below that the
 smooth solution is followed where that can be, and the log says so.
 
-Invariants, checked in tests/property/test_levelling_min_max.py:
+Invariants, checked in tests/property/router/test_min_max.py:
 1. Shares are at least 0 and sum to 1.
 2. No other shares have sorted levels that come before (beyond 1e-6 of what the load adds; first two ways, as
    long as the solver doesn't give up).

@@ -11,7 +11,7 @@ One that misbehaves (raises, answers nonsense, takes long) is put aside for a wh
 slow one would cost its time each time. Only the built-in ones are asked at every decision and may take their
 time: a machine that is starved shouldn't lose what it levels by.
 
-Invariants, checked in tests/unit/test_levelling_plugins.py:
+Invariants, checked in tests/unit/router/test_plugins.py:
 1. Only known names with weights from 0 to a million are ever in force.
 2. After `replace` returned a complaint, what was in force still is.
 3. What is put aside is not asked until its time is over, or weights are replaced.

@@ -8,14 +8,15 @@ bytes sent to it, is ahead until S_p / q_p bytes have been sent in all, and its 
 (Tijdeman, "The chairman assignment problem", 1980; in networks the rule is known as WF2Q). Records that don't
 end where a batch does are in S_p, so they are made up for later: shares hold in bytes, whatever the sizes.
 
-Invariants, checked in tests/property/test_route.py:
+Invariants, checked in tests/property/router/test_route.py:
 1. Only partitions with a share above 0 are ever returned.
 2. At every moment each partition has had its share of the bytes to within 1.5 times the sum of a batch and
    the largest record: nothing adds up over time.
 3. Consecutive records stay on a partition for at least a batch.
 4. A route that takes over from another goes on where that one stood: partitions that were ahead wait.
 
-What is given back, as it was not sent after all, is made up for as well (tests/unit/test_producer_turns.py).
+What is given back, as it was not sent after all, is made up for as well
+(tests/unit/kafka_plugin/test_producer_turns.py).
 
 Cost on one core, beside 21 ns for an empty method call: 60 ns within a turn, about 0.7 us where one ends
 (with 3,000 partitions 2 us), which is once in a batch.

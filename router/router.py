@@ -8,7 +8,7 @@ weights in force, who is put aside, and counts; two routers that are given the s
 Deciding never raises because of what was measured. Where no partition has a leader, or nothing fresh is
 known, shares are even: a fallback, with the reason in it.
 
-Invariants, checked in tests/property/test_route_decisions.py:
+Invariants, checked in tests/property/router/test_route_decisions.py:
 1. Shares are at least 0 and sum to 1, for any snapshot.
 2. A partition without a leader gets nothing while another has one.
 3. A broker that is unreachable or over its limit gets nothing while another can take the data.

@@ -7,7 +7,7 @@ as a broker is like them. Neither ever vetoes. What isn't known scores 1: no mea
 A score acts on a broker's free bytes (scoring.py), so with much room everywhere even a low one moves only
 part of the data; give it a larger weight (an exponent) where traffic matters more than room.
 
-Invariants, checked in tests/property/test_scoring.py:
+Invariants, checked in tests/property/router/test_scoring.py:
 1. Scores lie in [0, 1], and above 0 for a broker that answers.
 2. Making one broker's measurement worse never raises its own score.
 3. Where all brokers measure the same, all score 1.

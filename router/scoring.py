@@ -11,7 +11,7 @@ while there is another, whatever the functions think of it.
 
 Score functions are pure: time arrives in the context, so a test can replay any moment of an outage.
 
-Invariants, checked in tests/property/test_scoring.py:
+Invariants, checked in tests/property/router/test_scoring.py:
 1. Willingness lies in [0, 1]; with all weights 0 it is 1.
 2. Lowering one score never raises it.
 3. A broker that is cordoned or drained has 0.

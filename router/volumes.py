@@ -9,7 +9,7 @@ becomes a broker with an id of its own, and the topic's replicas are said to lie
 Ids: the broker's own number is in the lower 32 bits (Kafka's ids are below 2**31), the log dir's place, from
 1, above them. `broker_of` takes it out again.
 
-Invariants, checked in tests/property/test_volumes.py:
+Invariants, checked in tests/property/router/test_volumes.py:
 1. No bytes appear or vanish: over its volumes, a broker holds what it held.
 2. Each replica of the topic is on one volume of the broker that held it.
 

@@ -7,7 +7,7 @@ that its age follows from, so a reader can't see one without the other.
 An age is what it was when the snapshot was put in (by wall clock, as the snapshot may have been measured
 elsewhere) plus what a monotonic clock counted since: setting the machine's time makes nothing fresh or stale.
 
-Invariants, checked in tests/property/test_cache.py:
+Invariants, checked in tests/property/telemetry_collector/test_cache.py:
 1. Without a new snapshot, the age never falls.
 2. A snapshot is stale exactly when its age is above `age_max_s`.
 3. Nothing that happens to the wall clock after `put` changes an age.

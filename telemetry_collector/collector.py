@@ -22,13 +22,13 @@ from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.errors import ClusterChangedError
 from evenload.telemetry_collector.measuring import Measuring
-from evenload.telemetry_collector.observation import Assembled
 from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 from evenload.telemetry_collector.snapshot_thread import SnapshotThread
 from evenload.telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
 from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
 from evenload.telemetry_collector.sources.log_dirs import LogDirsSource
+from evenload.telemetry_collector.sources.observation import Assembled
 from evenload.telemetry_collector.sources.source import Source
 from evenload.telemetry_collector.sources.throttles import ThrottlesSource
 from evenload.telemetry_collector.sources.topic_limits import TopicLimitsSource

@@ -10,7 +10,7 @@
         ├── AccessRefusedError       the cluster's ACLs or our credentials don't allow the question
         └── BadAnswerError           an answer that can't be what was asked for
 
-Facts are attributes; errors pickle (tests/unit/test_collector_errors.py).
+Facts are attributes; errors pickle (tests/unit/telemetry_collector/test_errors.py).
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evenload.telemetry_collector.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.errors import (
     AccessRefusedError,
@@ -47,7 +46,9 @@ from evenload.telemetry_collector.errors import (
     ClusterChangedError,
     SourceError,
 )
-from evenload.telemetry_collector.observation import (
+from evenload.telemetry_collector.schedule import Ticks, backoff_s
+from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.sources.observation import (
     Assembled,
     BrokerStorage,
     ClusterLayout,
@@ -55,7 +56,6 @@ from evenload.telemetry_collector.observation import (
     Observations,
     TopicLimits,
 )
-from evenload.telemetry_collector.schedule import Ticks, backoff_s
 from evenload.telemetry_collector.sources.source import Observation, Question, Source
 from evenload.telemetry_collector.statistics import StatisticsCounter
 

@@ -2,7 +2,8 @@
 
     with open_collector(connection, topics=["clicks"]) as collector: ...
 
-`AnyCollector` lists what producers and loaders ask of either (tests/unit/test_any_collector.py).
+`AnyCollector` lists what producers and loaders ask of either
+(tests/unit/telemetry_collector/test_any_collector.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All questions of one collector share their ticks, so that a snapshot's figures are of one instant; the ticks
 themselves vary, so that a thousand producers don't all ask in the same millisecond. Pure: time and chance
-are passed in (tests/unit/test_collector_schedule.py).
+are passed in (tests/unit/telemetry_collector/test_schedule.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Two kinds of bytes are kept apart. `used_bytes` and `bytes_by_topic_partition` a
 every replica counted (disk). `ClusterSnapshot.leader_bytes` is what a broker *leads*, one copy of each
 partition (read speed). Both are bytes as stored, after compression, without index files.
 
-Invariants, checked in tests/unit/test_snapshot.py:
+Invariants, checked in tests/unit/telemetry_collector/test_snapshot.py:
 1. Every broker is filed under its own id.
 2. Byte counts and capacities are not negative.
 3. A broker without a known capacity has no utilisation and takes no part in the spread.

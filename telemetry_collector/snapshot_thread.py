@@ -26,8 +26,8 @@ from evenload.telemetry_collector.errors import (
     CollectorClosedError,
     NoFreshSnapshotError,
 )
-from evenload.telemetry_collector.observation import Assembled
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.sources.observation import Assembled
 from evenload.telemetry_collector.statistics import CollectorStatistics
 
 __all__ = ["SnapshotThread"]

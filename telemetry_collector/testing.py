@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenload.telemetry_collector.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.errors import BrokerUnreachableError, CollectorClosedError
-from evenload.telemetry_collector.observation import BrokerStorage, ClusterLayout
 from evenload.telemetry_collector.snapshot import (
     BrokerSnapshot,
     ClusterSnapshot,
     PartitionSnapshot,
     TopicPartition,
 )
+from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.sources.observation import BrokerStorage, ClusterLayout
 from evenload.telemetry_collector.sources.source import Observation, Question
 
 __all__ = ["FakeCluster", "FakeMetricsSource", "FakeRequests", "FakeSource", "make_snapshot"]

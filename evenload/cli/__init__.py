@@ -5,7 +5,7 @@ returned, as a table for people or (`--json`) as one JSON document on stdout. Pr
 Exit status: 0 done, 1 failed with one sentence, 2 wrong usage, 130 stopped by the user.
 
 The modules here import light names only; what needs torch, Ray or a JVM is imported by the command
-that runs it, so that `--help` answers at once (tests/unit/test_imports.py).
+that runs it, so that `--help` answers at once (tests/unit/project/test_imports.py).
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from evenload.cli.edge import StoppedError, cluster_options
 from evenload.cli.output import Output, bytes_text, percent_text
 from evenload.cli.size import SizeType
 from evenload.kafka_connection import Connection
-from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.balancing.config import BalanceConfig
 from evenload.kafka_plugin.errors import BalanceError
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:
-    from evenload.kafka_plugin.balance import BalanceOutcome, BalanceProgress
+    from evenload.kafka_plugin.balancing.balance import BalanceOutcome, BalanceProgress
 
 _SHOWN_MAX = 20
 _TAKEN_BACK = (
@@ -72,7 +72,7 @@ def balance(
     throttled. Ctrl-C takes the running step back; whatever dies, the next `evenload balance --execute` goes
     on from there, and throttles that were left are taken off.
     """
-    from evenload.kafka_plugin.balance import cancel_balance, preview_balance
+    from evenload.kafka_plugin.balancing.balance import cancel_balance, preview_balance
 
     is_limited = bool(drained) or max_bytes is not None
     _check_usage(execute=execute, cancel=cancel, forget=forget, is_limited=is_limited)
@@ -106,7 +106,7 @@ def _check_usage(*, execute: bool, cancel: bool, forget: bool, is_limited: bool)
 
 
 def _forget(connection: Connection, output: Output, config: BalanceConfig) -> None:
-    from evenload.kafka_plugin.balance import forget_balance
+    from evenload.kafka_plugin.balancing.balance import forget_balance
 
     found = forget_balance(connection, config=config)
     output.document(
@@ -166,7 +166,7 @@ def _config(throttle: int) -> BalanceConfig:
 
 
 def _execute(connection: Connection, output: Output, **options: Any) -> BalanceOutcome:
-    from evenload.kafka_plugin.balance import execute_balance
+    from evenload.kafka_plugin.balancing.balance import execute_balance
 
     with output.progress("moving replicas", "bytes") as bar:
         task = bar.add_task("moves", total=None, detail="")

@@ -68,7 +68,7 @@ def ingest(
     SOURCE is one or more Parquet, CSV, TSV, JSON lines, Arrow or text files, or a folder with one folder of
     images a class. Killed at any moment, the same command goes on where the load stood.
     """
-    from evenload.kafka_plugin.loader import load_dataset
+    from evenload.kafka_plugin.loading.loader import load_dataset
 
     with output.progress(f"loading {name}", "samples") as bar:
         task = bar.add_task(name, total=None, detail="")

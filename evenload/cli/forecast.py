@@ -14,7 +14,7 @@ from evenload.cli.size import SizeType
 from evenload.kafka_connection import Connection
 
 if TYPE_CHECKING:
-    from evenload.kafka_plugin.load_forecast import LoadForecast
+    from evenload.kafka_plugin.loading.forecast import LoadForecast
 
 _STRATEGIES = ("balanced", "round-robin", "default", "keyed")
 
@@ -62,7 +62,7 @@ def forecast(
     about a third more than its file. What is stored beyond that (small records, compression) is reckoned as
     with the newest version of the dataset, so loading a small part first tells it.
     """
-    from evenload.kafka_plugin.load_forecast import forecast_load
+    from evenload.kafka_plugin.loading.forecast import forecast_load
 
     told = forecast_load(
         connection,

@@ -47,7 +47,7 @@ def submit() -> None:
 @cluster_options
 def audit(*, run: str, storage: str | None, connection: Connection, output: Output) -> None:
     """Was every sample used exactly once per epoch? Exit status 1 if not, or not yet."""
-    from evenload.ray_trainer.training.audit import audit as audit_run
+    from evenload.ray_trainer.training.books.audit import audit as audit_run
 
     report = audit_run(run, storage or evenload_home() / "runs", connection)
     output.document(report.to_dict())
@@ -76,7 +76,7 @@ def _add_recipe(recipe: Recipe) -> None:
     @_flags(recipe)
     @cluster_options
     def run_here(*, connection: Connection, output: Output, **flags: Any) -> None:
-        from evenload.ray_trainer.training.trainer import train as run_recipe
+        from evenload.ray_trainer.training.on_ray.trainer import train as run_recipe
 
         config = _config(recipe, flags, connection)
         _show_result(run_recipe(recipe.name, config, on_event=lambda event: output.note(str(event))), output)
@@ -90,7 +90,7 @@ def _add_recipe(recipe: Recipe) -> None:
     @_flags(recipe)
     @cluster_options
     def run_as_job(*, address: str | None, connection: Connection, output: Output, **flags: Any) -> None:
-        from evenload.ray_trainer.training.submit import submit as submit_job
+        from evenload.ray_trainer.training.on_ray.submit import submit as submit_job
 
         submitted = submit_job(
             recipe.name, _config(recipe, flags, connection), address=address, tell=output.note

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from evenload.dataset_catalog.record_header import RECORD_HEADER
+from evenload.dataset_catalog.records.record_header import RECORD_HEADER
 from evenload.kafka_connection.broker_connection import (
     CLIENT_ID,
     BrokerConnection,

@@ -13,7 +13,8 @@ Trouble (a broker lost, a leader that moved, an offset that can't be read yet) s
 thread, which waits, refreshes the leaders and sends it on, until it succeeds or `retry_timeout_s` is over.
 The wait is our own and not a retry library's, because `close` has to be able to end it.
 
-Invariants, checked in tests/integration/test_fetch_ranges.py and tests/fault/test_reader_faults.py:
+Invariants, checked in tests/integration/ray_trainer/test_fetch_ranges.py and
+tests/fault/ray_trainer/test_reader_faults.py:
 1. Each range is answered once: with exactly the records that its offsets name, or with an error.
 2. After `close` no thread and no socket is left, and nobody is called any more.
 

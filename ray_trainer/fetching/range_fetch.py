@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from evenload.dataset_catalog.record_header import first_sample_of, parse_record_header, value_hash
+from evenload.dataset_catalog.records.record_header import first_sample_of, parse_record_header, value_hash
 from evenload.kafka_connection.record_batches import StoredRecord
 
 # A record as it lies in a batch is larger than its value: length, offset, key, our header.

@@ -1,7 +1,7 @@
 """A fetcher without brokers, for tests of whatever reads blocks.
 
 It answers in the way a real one does (from threads, in an order of its own, with errors where it is told to)
-and is held to the same contract: tests/integration/test_fetch_ranges.py runs against both.
+and is held to the same contract: tests/integration/ray_trainer/test_fetch_ranges.py runs against both.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ never crosses a gap in the offsets: it lies within one run of the manifest.
 
 Samples are counted in manifest order: partitions ascending, then runs, then records, then rows.
 
-Invariants, checked in tests/property/test_plan_blocks.py:
+Invariants, checked in tests/property/ray_trainer/planning/test_blocks.py:
 1. Every sample of the manifest is in exactly one block; `first_sample` ascends from 0 to num_samples.
 2. A block has one record, or records of one sample each; so row r of a block is row r of its record, or
    the record at offset + r.

@@ -6,7 +6,7 @@ generators", OOPSLA 2014) started at a state folded from (purpose, seed, epoch),
 i is the stream's output number i, found without computing the ones before it. Items are put in ascending
 order of their keys.
 
-Invariants, checked in tests/unit/test_plan_keyed_order.py:
+Invariants, checked in tests/unit/ray_trainer/planning/test_keyed_order.py:
 1. Keys are those of the published SplitMix64, and golden orders do not change.
 2. Within one stream no two items have the same key (the finalizer is a bijection and the increment is odd),
    so any sort gives the order a stable one would give.

@@ -12,7 +12,7 @@ rarely fetched twice:
 - Lanes are numbered by reversed digits, so that the lanes of one rank (r, r + W, ...) are mostly neighbouring
   segments, and the lanes of one step, whatever G is, are spread evenly over the whole row.
 
-Invariants, checked in tests/property/test_plan_order.py:
+Invariants, checked in tests/property/ray_trainer/planning/test_order.py:
 1. Every sample has exactly one number, whatever the sizes of blocks and the number of lanes.
 2. All samples of a piece come before any other of its lane: one open block a lane.
 

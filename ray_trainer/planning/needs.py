@@ -8,8 +8,8 @@ The pieces that a lane goes through are found by binary search in the row of blo
 time, so a million blocks are never listed at once. Blocks that a lane boundary cuts (at most one a lane) are
 needed in two lanes; they are looked at together, beforehand.
 
-Invariant, checked in tests/property/test_plan_exactness.py: blocks, order and numbers are those found by
-listing the rank's samples of every step.
+Invariant, checked in tests/property/ray_trainer/planning/test_exactness.py: blocks, order and numbers are
+those found by listing the rank's samples of every step.
 
 Read next: ranks.py for how samples are counted.
 """

@@ -11,7 +11,7 @@ Example:
     for step in plan.steps(256, start=cursor.samples_consumed):
         share = reader.share(step)          # share.block, share.row, share.index
 
-Invariants, checked in tests/property/test_plan_exactness.py:
+Invariants, checked in tests/property/ray_trainer/planning/test_exactness.py:
 1. The shares of all ranks in a step are the samples of that stretch of the order, each once.
 2. The order does not depend on world size, global batch size, or where reading started.
 

@@ -6,7 +6,7 @@ Otherwise the samples of a step, sorted by where their lanes lie in the row, are
 lanes of a step are spread evenly over the row, so a rank's part lies nearly in the same place in every step,
 and only the lanes at the cuts are read by two ranks.
 
-Invariants, checked in tests/property/test_plan_exactness.py:
+Invariants, checked in tests/property/ray_trainer/planning/test_exactness.py:
 1. Each sample of a step belongs to one rank, and shares differ by at most one sample; so with at most as many
    ranks as samples none is empty.
 2. Counting a rank's samples in a stretch of a lane by formula gives what listing them gives.

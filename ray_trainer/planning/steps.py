@@ -4,7 +4,7 @@ A step is the next G samples of the order (G: the global batch size), except tha
 left evenly: a last step of three samples has no right answer on four ranks. The size of a step depends only
 on how many samples are left, so a run that goes on from any step cuts the rest as it would have been cut.
 
-Invariants, checked in tests/property/test_plan_steps.py:
+Invariants, checked in tests/property/ray_trainer/planning/test_steps.py:
 1. Steps cover the rest of the epoch once, in order.
 2. With R samples left, no step has fewer than min(R, ceil(G / 2)) samples.
 3. All ranks of a step run the same number of microbatches, none of them empty.

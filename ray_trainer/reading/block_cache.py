@@ -10,7 +10,8 @@ the present step needs is always asked for, so a block larger than the bound can
 
 One thread takes steps. Errors of the fetcher's threads are kept, and raised to whoever takes the next step.
 
-Invariants, checked in tests/unit/test_block_cache.py and tests/property/test_reader_exactness.py:
+Invariants, checked in tests/unit/ray_trainer/reading/test_block_cache.py and
+tests/property/ray_trainer/reading/test_exactness.py:
 1. Blocks are asked for in order of need, each once, and all are let go of at the end.
 2. Between steps, blocks ahead are within the bounds, but for what the step itself needed.
 

@@ -6,7 +6,8 @@ all that there is to state: an epoch, and how many samples of it were handed out
 counts from the moment it is handed out; what is read ahead never does, so an iteration may be left at any
 point and taken up again, by this reader or, with its state, by any number of others.
 
-Invariants, checked in tests/integration/test_reader.py and tests/fault/test_reader_faults.py:
+Invariants, checked in tests/integration/ray_trainer/test_reader.py and
+tests/fault/ray_trainer/test_reader_faults.py:
 1. Over all ranks, an epoch has each sample once, however often it is interrupted and resumed.
 2. The state is the same on every rank, and covers exactly the batches handed out.
 3. When an iteration ends or is left, no thread and no socket of it remains.

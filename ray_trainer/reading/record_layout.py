@@ -5,8 +5,8 @@ packed alike, so for columns of fixed width that metadata is the same from recor
 the same, so are the places. Comparing it costs a microsecond, having Arrow read it (and making arrays of it)
 a hundred when nothing of that is in the processor's cache, as between two blocks.
 
-Invariant, checked in tests/property/test_reader_record_layout.py: a block opened this way reads as one
-opened through Arrow.
+Invariant, checked in tests/property/ray_trainer/reading/test_record_layout.py: a block opened this way reads
+as one opened through Arrow.
 
 Read next: decoding.py.
 """
@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from evenload.dataset_catalog.encoding import decode_records, decode_samples
 from evenload.dataset_catalog.manifest import DatasetManifest, ValueFormat
+from evenload.dataset_catalog.records.encoding import decode_records, decode_samples
 from evenload.ray_trainer.reading.columns import OpenColumn
 from evenload.ray_trainer.reading.decoding import BatchDecoder, OpenBlock
 from evenload.ray_trainer.reading.gather import gather

@@ -8,7 +8,7 @@ part is therefore only about that fraction.
 A part is planned like a dataset of its own: its table has only the chosen samples of each block (blocks
 without any are left out), so each of them comes exactly once an epoch.
 
-Invariants, checked in tests/property/test_reader_split.py:
+Invariants, checked in tests/property/ray_trainer/reading/test_sample_split.py:
 1. (f, s) and (f - 1, s) are disjoint, and together they are everything.
 2. Positions in the part's own order and in manifest order translate both ways.
 """

@@ -2,7 +2,7 @@
 
 `MemoryReader` cuts, orders and divides by the same plan as `DatasetReader`; it only fetches nothing. What is
 tested with it about steps, cursors and books holds for the real one as far as the contract test that runs
-against both says so (tests/integration/test_training_reader_contract.py).
+against both says so (tests/integration/ray_trainer/test_training_reader_contract.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ killed can't; so whoever opens a copy also deletes others that nobody has open. 
 user: below /dev/shm where there is room, else in the folder for temporary files. Where it can't be written at
 all, the rank keeps a copy of its own in memory.
 
-Invariants, checked in tests/unit/test_reader_whole_copy.py and tests/fault/test_reader_whole_copy_faults.py:
+Invariants, checked in tests/unit/ray_trainer/reading/test_whole_copy.py and
+tests/fault/ray_trainer/test_reader_whole_copy_faults.py:
 1. Many processes at once: built once, and all see the same rows.
 2. A builder killed at any moment is replaced by the next; when all have closed, no file is left.
 

@@ -25,7 +25,7 @@ _CLASS_NAMES_MAX: Final = 1_000_000
 CLASSES_MAX: Final = 10_000
 _SAMPLES_AT_ONCE: Final = 4096
 _PREFETCH_BYTES: Final = 32 << 20
-# Where the loader keeps the names that a label's integers stand for (kafka_plugin/sample_schema.py).
+# Where the loader keeps the names that a label's integers stand for (kafka_plugin/sources/sample_schema.py).
 _CLASS_NAMES_KEY: Final = b"evenload.class_names"
 
 

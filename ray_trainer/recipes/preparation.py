@@ -26,7 +26,7 @@ from evenload.ray_trainer.planning.steps import check_world_size
 from evenload.ray_trainer.recipes.columns import choose_label_column
 from evenload.ray_trainer.recipes.labels import check_labels, class_names, find_classes
 from evenload.ray_trainer.recipes.options import RecipeOptions
-from evenload.ray_trainer.training.ledger import list_attempts
+from evenload.ray_trainer.training.books.ledger import list_attempts
 from evenload.ray_trainer.training.run_record import check_same_run, create_run, new_run
 from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig

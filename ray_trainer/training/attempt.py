@@ -5,7 +5,7 @@ reads it once from the storage that they share, verifying it as it loads. A rank
 reason to begin anew: else a storage folder that only one machine has would silently throw the training away.
 For the same reason a run that is known to have had a checkpoint doesn't begin anew unless it is told to.
 
-Invariants, checked in tests/property/test_storage_faults.py:
+Invariants, checked in tests/property/ray_trainer/training/test_storage_faults.py:
 1. Whatever the storage refuses while an attempt begins, for a moment or for good: it goes on from the newest
    valid checkpoint or ends with a sentence; it never begins anew, and deletes nothing.
 
@@ -30,10 +30,7 @@ from evenload.ray_trainer.errors import (
     NoCheckpointLeftError,
     StorageUnreadableError,
 )
-from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointSearch, CheckpointStore
-from evenload.ray_trainer.training.events import AttemptStarted, WorkerIdentity
-from evenload.ray_trainer.training.fence import AttemptClaim, claim_attempt, claim_run
-from evenload.ray_trainer.training.ledger import (
+from evenload.ray_trainer.training.books.ledger import (
     AttemptStart,
     ResumedFrom,
     Segment,
@@ -44,6 +41,9 @@ from evenload.ray_trainer.training.ledger import (
     saved_attempts,
     write_start,
 )
+from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointSearch, CheckpointStore
+from evenload.ray_trainer.training.events import AttemptStarted, WorkerIdentity
+from evenload.ray_trainer.training.fence import AttemptClaim, claim_attempt, claim_run
 from evenload.ray_trainer.training.peers import Peers
 from evenload.ray_trainer.training.run_context import RunContext
 from evenload.ray_trainer.training.run_record import RunRecord, read_finished

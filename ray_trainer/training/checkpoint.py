@@ -5,12 +5,12 @@ own checksum), and every file that it lists has the size and checksum listed. It
 folder without it was never finished, whatever else is in it. Nothing outside the folder has a say, so
 nothing outside can be lost or disagree: Ray 2.60's own index kills its controller at start when the
 newest checkpoint or the index is gone, and does not know checkpoints that are complete but were never
-reported (tests/fault/test_training_ray.py).
+reported (tests/fault/ray_trainer/test_training_ray.py).
 
 The newest is the one of the latest attempt, then of the highest step: after falling back from a bad
 checkpoint, what was done since is newer than it, though its step is lower.
 
-Invariants, checked in tests/unit/test_checkpoint.py:
+Invariants, checked in tests/unit/ray_trainer/training/test_checkpoint.py:
 1. A folder that was cut off after any of its bytes is not valid.
 2. `newest_valid` never raises for what lies in the folder; it says what it passed over, and why. A storage
    that doesn't answer is raised, always: that says nothing about the checkpoint.

@@ -29,9 +29,9 @@ import torch
 
 from evenload.ray_trainer.errors import CheckpointWriteError, RunTakenOverError
 from evenload.ray_trainer.planning.cursor import KafkaView
+from evenload.ray_trainer.training.books.ledger import StepEntry, mark_saved
+from evenload.ray_trainer.training.books.part_files import RankFiles
 from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
-from evenload.ray_trainer.training.ledger import StepEntry, mark_saved
-from evenload.ray_trainer.training.part_files import RankFiles
 from evenload.ray_trainer.training.peers import Peers
 from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
 

@@ -17,7 +17,8 @@ every older attempt that was allowed to begin.
 Nothing can stop a writer between its look and its write. So one index of a stale attempt may still appear.
 It is older than any of the newer driver's, and its writer looks again before it deletes anything.
 
-Invariants, checked in tests/property/test_fence.py for all interleavings of storage operations that it draws:
+Invariants, checked in tests/property/ray_trainer/training/test_fence.py for all interleavings of storage
+operations that it draws:
 1. Of drivers that start together exactly one goes on; of drivers that start one after the other, the last.
 2. No two attempts have the same number, and a newer driver's are higher.
 
@@ -38,8 +39,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from evenload.ray_trainer.errors import RunTakenOverError, TrainerError
+from evenload.ray_trainer.training.books.ledger import list_attempts
 from evenload.ray_trainer.training.checkpoint import attempt_number
-from evenload.ray_trainer.training.ledger import list_attempts
 from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = [

@@ -11,7 +11,8 @@ is read is up to its own `load_state_dict`. What can be compared is: an optimize
 and dtypes are kept beside its state; and each tensor that other state has once it is loaded, with the saved
 one.
 
-Invariants, checked in tests/unit/test_kept_state.py and tests/fault/test_training_state.py:
+Invariants, checked in tests/unit/ray_trainer/training/test_kept_state.py and
+tests/fault/ray_trainer/test_training_state.py:
 1. State that is sharded, however deep it is nested, never gets into a checkpoint.
 2. What is copied is what `torch.load(weights_only=True)` reads again.
 3. Nothing is loaded before every name is known to be on both sides.

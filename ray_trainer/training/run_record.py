@@ -25,8 +25,8 @@ from evenload.ray_trainer.errors import (
     UnknownRunError,
 )
 from evenload.ray_trainer.planning.rule import earlier_rule, plan_fingerprint
+from evenload.ray_trainer.training.books.ledger import read_starts
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.ledger import read_starts
 from evenload.ray_trainer.training.storage import RunStorage, checksum_of
 
 __all__ = [

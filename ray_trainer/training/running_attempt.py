@@ -18,6 +18,7 @@ from evenload.ray_trainer.errors import CheckpointWriteError, ShardedStateError,
 from evenload.ray_trainer.planning.cursor import kafka_view
 from evenload.ray_trainer.training.agreement import Agreement, Decision, Wishes
 from evenload.ray_trainer.training.attempt import Beginning, RunPlace
+from evenload.ray_trainer.training.books.step_books import OpenStep, StepBooks
 from evenload.ray_trainer.training.checkpoint import CheckpointIndex, attempt_folder, checkpoint_name
 from evenload.ray_trainer.training.checkpoint_schedule import CheckpointSchedule
 from evenload.ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
@@ -25,7 +26,6 @@ from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved
 from evenload.ray_trainer.training.fence import FenceWatch, require_newest
 from evenload.ray_trainer.training.group_progress import GroupProgress, group_of
 from evenload.ray_trainer.training.kept_state import KeptState
-from evenload.ray_trainer.training.step_books import OpenStep, StepBooks
 
 __all__ = ["RunningAttempt"]
 

@@ -18,7 +18,8 @@ It works in a worker of `train`, under torchrun, and in a plain process of one r
 do together (checkpoint, stop) is agreed on while the next step runs (agreement.py); writing happens behind
 (checkpoint_writer.py). So the loop pays for copying the model, and for nothing else.
 
-Invariants, checked in tests/unit/test_session.py and tests/fault/test_training_resume.py:
+Invariants, checked in tests/unit/ray_trainer/training/test_session.py and
+tests/fault/ray_trainer/test_training_resume.py:
 1. A checkpoint holds the model after exactly the samples that its cursor and the books say.
 2. Gradients are those of one worker with the whole step, for models without batch statistics.
 3. On CPU, with the same world size and `prepare_model(bit_equal=True)`, a resumed run's losses and
@@ -46,6 +47,7 @@ from evenload.ray_trainer.training.attempt import (
     begin_from_nothing,
     find_beginning,
 )
+from evenload.ray_trainer.training.books.step_books import OpenStep
 from evenload.ray_trainer.training.checkpoint import CheckpointIndex
 from evenload.ray_trainer.training.evaluations import read_evaluations, write_evaluation
 from evenload.ray_trainer.training.events import Evaluated, Note
@@ -56,7 +58,6 @@ from evenload.ray_trainer.training.random_state import Purpose, seed_step
 from evenload.ray_trainer.training.run_context import NoLink, RunContext, current_run
 from evenload.ray_trainer.training.run_record import RunRecord, check_same_run, create_run, new_run
 from evenload.ray_trainer.training.running_attempt import RunningAttempt
-from evenload.ray_trainer.training.step_books import OpenStep
 from evenload.ray_trainer.training.stop_signal import stop_on_signal
 from evenload.ray_trainer.training.storage import RunStorage
 

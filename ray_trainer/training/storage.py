@@ -19,7 +19,7 @@ Only `FileNotFoundError` means that a file is absent. Every other error of the f
 is away, throttling, rights that a server has lost for a moment) is tried again for `patience_s` seconds and
 then raised: were it taken for absence, a run would begin anew beside its own good checkpoints.
 
-Invariants, checked in tests/unit/test_storage.py:
+Invariants, checked in tests/unit/ray_trainer/training/test_storage.py:
 1. No error but FileNotFoundError is ever taken for absence.
 2. On a local file system, a file is on the disk before the one that is written after it, and so are its
    folders where the file system can say so.

@@ -11,7 +11,7 @@ counted in `num_without_service` and said once in the log. It never measures the
 producers may be a thousand, and what it fails of is often the brokers' own trouble, which a thousand times as
 many questions would make worse.
 
-Checked against `Collector` in tests/unit/test_any_collector.py. Read next: polling.py.
+Checked against `Collector` in tests/unit/telemetry_collector/test_any_collector.py. Read next: polling.py.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.config import CollectorConfig
-from evenload.telemetry_collector.observation import Assembled, ClusterLayout
 from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.service.polling import CLUSTER_ID, SERVICE_NAME, Polling
 from evenload.telemetry_collector.service.service_requests import ServiceRequests
 from evenload.telemetry_collector.snapshot_thread import SnapshotThread
 from evenload.telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
 from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.observation import Assembled, ClusterLayout
 from evenload.telemetry_collector.sources.source import Question, Source
 from evenload.telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 from evenload.telemetry_collector.weights import Weights

@@ -23,12 +23,12 @@ from evenload.telemetry_collector.cache import CachedSnapshot
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.errors import CollectorError
 from evenload.telemetry_collector.reports import Intent, RouteReport
-from evenload.telemetry_collector.service.announced import AnnouncedBytes
 from evenload.telemetry_collector.service.answers import Answers
 from evenload.telemetry_collector.service.compressed import Part
 from evenload.telemetry_collector.service.config import ServiceConfig
-from evenload.telemetry_collector.service.told import Told
-from evenload.telemetry_collector.service.wanted_topics import WantedTopics
+from evenload.telemetry_collector.service.told.announced import AnnouncedBytes
+from evenload.telemetry_collector.service.told.told import Told
+from evenload.telemetry_collector.service.told.wanted_topics import WantedTopics
 from evenload.telemetry_collector.service.wire import encode_told
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 from evenload.telemetry_collector.weights import Weights

@@ -28,12 +28,12 @@ from typing import Protocol
 
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.errors import ServiceUnusableError, SourceError
-from evenload.telemetry_collector.observation import Assembled
 from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.schedule import Ticks, backoff_s
 from evenload.telemetry_collector.service.service_requests import ServiceRequests
 from evenload.telemetry_collector.service.wire import SnapshotAnswer
 from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.sources.observation import Assembled
 from evenload.telemetry_collector.statistics import StatisticsCounter
 from evenload.telemetry_collector.weights import Weights
 

@@ -4,7 +4,7 @@
 
 It opens its port first and measures then, so that `/readyz` can say what keeps it from being ready. When it
 is stopped, everything ends at once and for less than a second, whoever doesn't answer then: clients, brokers,
-or where metrics are pushed to (tests/unit/test_service_stops.py).
+or where metrics are pushed to (tests/unit/telemetry_collector/service/test_stops.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from evenload.telemetry_collector.export.otlp import OtlpExport
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.config import ServiceConfig
 from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
+from evenload.telemetry_collector.service.http.listening import listen
+from evenload.telemetry_collector.service.http.server import LINE_MAX_BYTES, make_app
 from evenload.telemetry_collector.service.instruments import service_instruments
-from evenload.telemetry_collector.service.listening import listen
-from evenload.telemetry_collector.service.live_page import ExplainWith, LivePage
-from evenload.telemetry_collector.service.server import LINE_MAX_BYTES, make_app
+from evenload.telemetry_collector.service.page.live_page import ExplainWith, LivePage
 from evenload.telemetry_collector.weights_file import WeightsFile
 
 __all__ = ["serve"]

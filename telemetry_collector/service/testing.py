@@ -22,8 +22,8 @@ from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.config import ServiceConfig
-from evenload.telemetry_collector.service.listening import listen
-from evenload.telemetry_collector.service.server import LINE_MAX_BYTES, make_app
+from evenload.telemetry_collector.service.http.listening import listen
+from evenload.telemetry_collector.service.http.server import LINE_MAX_BYTES, make_app
 from evenload.telemetry_collector.testing import FakeCluster
 
 __all__ = ["FakeService"]

@@ -18,7 +18,7 @@ as a sum, for the same reason.
 A reader ignores fields that it doesn't know, so that newer collectors can add some; what would change the
 meaning of one is another `schema_version`, which is refused.
 
-Invariants, checked in tests/property/test_service_wire.py:
+Invariants, checked in tests/property/telemetry_collector/service/test_wire.py:
 1. Decoding what was encoded gives an equal snapshot, restricted to the topics asked for.
 2. Whatever is decoded, there is an answer or a `ServiceUnusableError`.
 

@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from evenload.telemetry_collector.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.errors import CollectorClosedError
+from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["ClientStatisticsSource"]

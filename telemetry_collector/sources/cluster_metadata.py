@@ -28,9 +28,9 @@ from evenload.telemetry_collector.errors import (
     BrokerUnreachableError,
     SourceError,
 )
-from evenload.telemetry_collector.observation import ClusterLayout
 from evenload.telemetry_collector.snapshot import PartitionSnapshot
 from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.observation import ClusterLayout
 from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["ClusterMetadataSource"]

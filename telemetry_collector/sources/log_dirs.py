@@ -32,9 +32,9 @@ from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeLogDirsRequest
 
 from evenload.telemetry_collector.errors import AccessRefusedError, BadAnswerError
-from evenload.telemetry_collector.observation import BrokerStorage
 from evenload.telemetry_collector.snapshot import LogDirSnapshot, TopicPartition
 from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.observation import BrokerStorage
 from evenload.telemetry_collector.sources.source import Question
 from evenload.telemetry_collector.sources.volumes import SeenVolumes, Volume, VolumeOfDir
 

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import aiohttp
 
-from evenload.telemetry_collector.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,
@@ -29,6 +28,7 @@ from evenload.telemetry_collector.errors import (
     CollectorClosedError,
 )
 from evenload.telemetry_collector.sources.broker_figures import BrokerFigures, FigureLines
+from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["PrometheusScrapeSource"]

@@ -7,7 +7,7 @@ has some: it is never waited for, and its failures are counted, no more.
 
 So a new kind of measurement is one class with `answer` and `close`, and every source keeps the same contract,
 which the fakes of testing.py keep too
-(tests/integration/test_collector_source_contract.py):
+(tests/integration/telemetry_collector/test_collector_source_contract.py):
 
 1. `answer` returns an observation or raises a `SourceError`, within about `timeout_s`.
 2. Questions to different brokers don't wait for each other.
@@ -20,8 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from evenload.telemetry_collector.broker_metrics import BrokerMetrics
-from evenload.telemetry_collector.observation import BrokerStorage, ClusterLayout, HeardThrottles, TopicLimits
+from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics
+from evenload.telemetry_collector.sources.observation import (
+    BrokerStorage,
+    ClusterLayout,
+    HeardThrottles,
+    TopicLimits,
+)
 
 __all__ = ["Observation", "Question", "Source"]
 

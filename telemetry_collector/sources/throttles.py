@@ -22,9 +22,9 @@ from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest, ListPartitionReassignmentsRequest
 
 from evenload.telemetry_collector.errors import BadAnswerError, CollectorClosedError, SourceError
-from evenload.telemetry_collector.observation import HeardThrottles
 from evenload.telemetry_collector.snapshot import PartitionSnapshot, ReplicationThrottles
 from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.observation import HeardThrottles
 from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["ThrottlesSource"]

@@ -28,8 +28,8 @@ from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest
 
 from evenload.telemetry_collector.errors import CollectorClosedError
-from evenload.telemetry_collector.observation import TopicLimits
 from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.observation import TopicLimits
 from evenload.telemetry_collector.sources.source import Question
 
 __all__ = ["TopicLimitsSource"]

@@ -10,7 +10,8 @@ like that too, for a while: new ones do. Once they have been seen further apart 
 good, so that disks that fill alike don't merge and part again; until then the broker looks smaller than it
 is, never larger.
 
-Pure but for what was seen (tests/unit/test_volumes.py). Read next: log_dirs.py, which asks.
+Pure but for what was seen (tests/unit/telemetry_collector/sources/test_volumes.py). Read next: log_dirs.py,
+which asks.
 """
 
 from __future__ import annotations

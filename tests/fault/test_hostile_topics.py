@@ -26,10 +26,10 @@ import xxhash
 from kafka.protocol.producer import ProduceRequest
 
 from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
-from evenload.dataset_catalog.encoding import RECORD_HEADER, encode_samples, record_header
-from evenload.dataset_catalog.internal_topics import ensure_internal_topics, write_plain
+from evenload.dataset_catalog.logs.internal_topics import ensure_internal_topics, write_plain
 from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
 from evenload.dataset_catalog.parts import DOCUMENT_BYTES_MAX
+from evenload.dataset_catalog.records.encoding import RECORD_HEADER, encode_samples, record_header
 from evenload.dataset_catalog.testing import (
     LOAD_ID,
     create_topic,
@@ -40,7 +40,7 @@ from evenload.dataset_catalog.testing import (
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.broker_connection import BrokerConnection
 from evenload.kafka_connection.clients import confluent_producer, open_admin
-from evenload.kafka_plugin.balance_log import BALANCE_TOPIC
+from evenload.kafka_plugin.balancing.log import BALANCE_TOPIC
 
 MEMORY_MAX = 600 << 20
 

@@ -17,15 +17,15 @@ from kafka import TopicPartition
 from kafka.admin import TransactionState
 
 from evenload.dataset_catalog.catalog import Catalog
-from evenload.dataset_catalog.committed_reader import OffsetRange, read_committed
+from evenload.dataset_catalog.logs.committed_reader import OffsetRange, read_committed
 from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.dataset_catalog.verify import verify
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_producer, describe_brokers, open_admin
-from evenload.kafka_plugin.balance import execute_balance
-from evenload.kafka_plugin.balance_config import BalanceConfig
+from evenload.kafka_plugin.balancing.balance import execute_balance
+from evenload.kafka_plugin.balancing.config import BalanceConfig
 from evenload.kafka_plugin.config import LoaderConfig
-from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, TransactionMarkers, _open_transactions
 from evenload.local_cluster import LocalCluster, temporary_cluster

@@ -19,7 +19,7 @@ from evenload.dataset_catalog.verify import verify
 from evenload.kafka_connection import BrokersUnreachableError, Connection, KafkaConnectionError
 from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_plugin.config import LoaderConfig
-from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.settings import free_ports

@@ -19,16 +19,16 @@ from pydantic import SecretStr
 
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.errors import CatalogRefusedError
-from evenload.dataset_catalog.internal_topics import ensure_internal_topics, write_plain
+from evenload.dataset_catalog.logs.internal_topics import ensure_internal_topics, write_plain
 from evenload.dataset_catalog.verify import verify
 from evenload.kafka_connection import BrokersUnreachableError, Connection
 from evenload.kafka_connection.clients import confluent_producer, open_admin
-from evenload.kafka_plugin.balance import execute_balance, forget_balance, preview_balance
-from evenload.kafka_plugin.balance_config import BalanceConfig
-from evenload.kafka_plugin.balance_log import BALANCE_TOPIC
+from evenload.kafka_plugin.balancing.balance import execute_balance, forget_balance, preview_balance
+from evenload.kafka_plugin.balancing.config import BalanceConfig
+from evenload.kafka_plugin.balancing.log import BALANCE_TOPIC
 from evenload.kafka_plugin.config import LoaderConfig
 from evenload.kafka_plugin.errors import BalanceError, MarkerRefusedError, TopicError, WriteNotAllowedError
-from evenload.kafka_plugin.loader import load_dataset
+from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.kafka_plugin.topics import create_topic
 from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, _open_transactions, _write_marker

@@ -1,0 +1,105 @@
+"""The live page and what it asks for each two seconds: `GET /` and `GET /v1/overview`.
+
+An overview is made when somebody looks, once a second however many do, in a thread: with a thousand brokers
+it takes a fraction of a second, for which producers shall not wait. The last hour is remembered from each
+snapshot as it is published, whether anybody looks or not.
+
+Read next: overview.py, which makes it; page.html, which shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from aiohttp import web
+
+from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
+from evenload.telemetry_collector.service.http.server import SERVICE
+from evenload.telemetry_collector.service.page.history import History
+from evenload.telemetry_collector.service.page.overview import Explanation, make_overview
+from evenload.telemetry_collector.service.page.overview_model import Overview
+from evenload.telemetry_collector.service.page.template import load_page
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.sources.observation import Assembled
+from evenload.telemetry_collector.weights import Weights
+
+__all__ = ["ExplainWith", "LivePage"]
+
+
+class ExplainWith(Protocol):
+    """What lies above this package, as it asks the router."""
+
+    def __call__(self, snapshot: ClusterSnapshot, weights: Weights) -> Explanation:
+        """How willing one should be to send to each broker with these weights in force. Doesn't raise."""
+        ...
+
+
+_KEPT_S = 1.0
+_PATIENCE_S = 4.0  # the page's is 5
+
+
+class LivePage:
+    """The page of one service.
+
+    Args:
+        explain: asked once for each overview.
+    """
+
+    def __init__(self, explain: ExplainWith) -> None:
+        self._explain = explain
+        self._page = load_page()
+        self._history = History()
+        self._making: asyncio.Task[bytes] | None = None
+        self._begun_s = -math.inf
+
+    @property
+    def routes(self) -> list[web.RouteDef]:
+        """For the service's application."""
+        return [web.get("/", self._get_page), web.get("/v1/overview", self._get_overview)]
+
+    def remember(self, assembled: Assembled) -> None:
+        """Keep what a new snapshot says for the last hour's picture; from the collector's thread."""
+        self._history.add(assembled.snapshot, time.monotonic())
+
+    async def _get_page(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._page.html, headers=self._page.headers)
+
+    async def _get_overview(self, request: web.Request) -> web.Response:
+        now_s = time.monotonic()
+        if self._making is None or (self._making.done() and now_s - self._begun_s > _KEPT_S):
+            self._begun_s = now_s
+            self._making = asyncio.create_task(self._make(request.app[SERVICE], now_s))
+        try:
+            body = await asyncio.wait_for(asyncio.shield(self._making), _PATIENCE_S)
+        except TimeoutError as error:
+            raise web.HTTPServiceUnavailable(reason="a score function takes too long to answer") from error
+        response = web.Response(
+            body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
+        )
+        response.enable_compression()
+        return response
+
+    async def _make(self, service: CollectorService, now_s: float) -> bytes:
+        weights = service.weights or Weights()
+        make = partial(
+            make_overview,
+            service.latest,
+            service.collector.statistics,
+            self._history,
+            reports=service.reports,
+            intents=service.intents,
+            weights=weights,
+            explain=partial(self._explain, weights=weights),
+            now_s=now_s,
+        )
+        return await in_daemon_thread(partial(_encode, make), name="evenload-overview")
+
+
+def _encode(make: Callable[[], Overview]) -> bytes:
+    return make().model_dump_json().encode()

@@ -1,0 +1,63 @@
+"""What docs/score-functions.md teaches works as it stands, with a package that is really installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[3] / "docs" / "score-functions.md"
+
+DECIDE = """
+from evenload.router.config import RouterConfig
+from evenload.router.router import Router
+from evenload.telemetry_collector.testing import make_snapshot
+
+def shares(router, hour):
+    now_s = 86400 * 20000 + 3600 * hour
+    snapshot = make_snapshot([0, 0, 600], 1000, racks=["office", "cellar", None], taken_at_s=now_s,
+                             topics={"t": [(1,), (2,), (2,), (3,)]})
+    route = router.route(snapshot, "t", num_partitions=4, remaining_bytes=600, now_s=now_s)
+    return {partition: round(share, 3) for partition, share in route.shares.items()}
+
+config = RouterConfig(score_functions={"reachability": 1, "night_shift": 1}, function_time_max_s=10)
+router = Router(config)
+print(shares(router, 3), shares(router, 12))
+print(router.reload(goals={"by_leaders": 1}))
+print(shares(router, 3))
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder in which pip has installed the package that the page shows."""
+    blocks = dict(re.findall(r"```(python|toml)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)[:2])
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "night_shift.py").write_text(blocks["python"])
+    (source / "pyproject.toml").write_text(blocks["toml"])
+    target = tmp_path / "site"
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([sys.executable, *install, "--target", str(target), str(source)], check=True, timeout=300)
+    return target
+
+
+def test_a_package_that_follows_the_page_appears_by_its_entry_points(installed: Path) -> None:
+    path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
+    decided = subprocess.run(
+        [sys.executable, "-c", DECIDE],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert decided.stdout.splitlines() == [
+        "{0: 0.5, 1: 0.25, 2: 0.25} {1: 0.5, 2: 0.5}",
+        "()",
+        "{0: 0.25, 1: 0.25, 2: 0.25, 3: 0.25}",
+    ]

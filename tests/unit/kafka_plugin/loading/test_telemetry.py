@@ -1,0 +1,29 @@
+"""Whatever goes wrong in deciding shares, the load goes on with those that it has, and says so once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evenload.kafka_plugin.loading.telemetry import LoadTelemetry
+from evenload.kafka_plugin.routing import TopicRouting
+from evenload.router.router import Router
+from evenload.telemetry_collector.cache import SnapshotCache
+
+
+def test_a_router_that_raises_ends_no_load(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Router, "route", broken)
+    routing = TopicRouting("t", 2, router=Router(), cache=SnapshotCache(30.0), batch_bytes=1000)
+    collector: Any = SimpleNamespace(weights=None)
+    telemetry = LoadTelemetry(collector, routing, None, load="l", producer="p")
+    telemetry.refresh(1000, expected_ratio=1.0)
+    telemetry.refresh(900, expected_ratio=1.0)
+    assert routing.route.shares == {0: 0.5, 1: 0.5}
+    assert caplog.text.count("ZeroDivisionError: a bug") == 1

@@ -1,0 +1,95 @@
+"""Moves by example: steps that wait for room, what moves first, what is left and said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from evenload.router.moves.plan import Move
+from evenload.router.moves.planning import plan_moves
+from evenload.router.moves.state import MoveState
+from evenload.router.moves.steps import in_steps
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, LogDirSnapshot, TopicPartition
+from evenload.telemetry_collector.testing import make_snapshot
+
+
+def state_of(snapshot: ClusterSnapshot) -> MoveState:
+    return MoveState(snapshot, draining=(), excluded=(), utilisation_limit=0.95)
+
+
+def move(number: int, size_bytes: int, source: int, target: int) -> Move:
+    return Move(
+        topic_partition=TopicPartition("t", number),
+        size_bytes=size_bytes,
+        replica_ids_before=(source,),
+        leader_id_before=source,
+        replica_ids=(target,),
+    )
+
+
+def test_a_copy_waits_until_what_it_takes_the_place_of_is_gone() -> None:
+    snapshot = make_snapshot(
+        [30, 80, 0], 100, topics={"t": [(1,), (2,)]}, stored_bytes={("t", 0): 30, ("t", 1): 40}
+    )
+    coming, leaving = move(0, 30, 1, 2), move(1, 40, 2, 3)
+    steps, num_unfit = in_steps(state_of(snapshot), [coming, leaving], 1000)
+    assert ([step.moves for step in steps], num_unfit) == ([(leaving,), (coming,)], 0)
+
+
+def test_two_full_brokers_can_not_exchange_copies() -> None:
+    snapshot = make_snapshot(
+        [80, 80], 100, topics={"t": [(1,), (2,)]}, stored_bytes={("t", 0): 40, ("t", 1): 50}
+    )
+    assert in_steps(state_of(snapshot), [move(0, 40, 1, 2), move(1, 50, 2, 1)], 1000) == ([], 2)
+
+
+def test_a_step_has_about_as_many_bytes_as_it_may() -> None:
+    snapshot = make_snapshot(
+        [80, 0], 100, topics={"t": [(1,)] * 4}, stored_bytes={("t", number): 10 for number in range(4)}
+    )
+    moves = [move(number, 10, 1, 2) for number in range(4)]
+    steps, _ = in_steps(state_of(snapshot), moves, 25)
+    assert [step.moved_bytes for step in steps] == [20, 20]
+    assert len(in_steps(state_of(snapshot), moves, 1)[0]) == 4
+
+
+def test_a_leader_goes_on_leading_and_an_only_copy_takes_its_leader_along() -> None:
+    snapshot = make_snapshot(
+        [90, 90, 0],
+        100,
+        topics={"t": [(1, 2)] * 3},
+        stored_bytes={("t", number): 30 for number in range(3)},
+    )
+    plan = plan_moves(snapshot)
+    assert [moved.removed_ids for moved in plan.moves] == [(2,), (1,)]
+    assert plan.moves[0].replica_ids == (1, 3)
+    assert plan.moves[1].replica_ids[0] in (2, 3)
+
+
+def test_internal_topics_that_move_are_named() -> None:
+    stored = {("__consumer_offsets", number): 10 for number in range(8)}
+    snapshot = make_snapshot([80, 0], 100, topics={"__consumer_offsets": [(1,)] * 8}, stored_bytes=stored)
+    plan = plan_moves(snapshot)
+    assert plan.spread_after == 0
+    assert plan.notes == ("internal topics are moved as well: __consumer_offsets.",)
+
+
+def test_one_copy_that_is_too_large_to_help_stays() -> None:
+    snapshot = make_snapshot([90, 0], 100, topics={"t": [(1,)]}, stored_bytes={("t", 0): 90})
+    plan = plan_moves(snapshot)
+    assert (plan.moves, plan.least_bytes, plan.spread_after) == ((), 0, 0.9)
+
+
+def test_no_more_goes_to_a_broker_than_its_fullest_volume_has_room_for() -> None:
+    stored = {("t", number): 5 for number in range(16)}
+    snapshot = make_snapshot([80, 20], 100, topics={"t": [(1,)] * 16}, stored_bytes=stored)
+    log_dirs = {
+        "/a": LogDirSnapshot(capacity_bytes=50, used_bytes=20),
+        "/b": LogDirSnapshot(capacity_bytes=50, used_bytes=0),
+    }
+    even = plan_moves(snapshot)
+    assert (even.moved_bytes, even.notes) == (30, ())
+    halves = replace(snapshot.brokers[2], log_dirs=log_dirs)
+    plan = plan_moves(replace(snapshot, brokers={**snapshot.brokers, 2: halves}))
+    assert plan.moved_bytes == 25  # 95 % of 50 is 47.5
+    [note] = plan.notes
+    assert note.startswith("broker 2 can't be levelled: Kafka chooses which of its volumes a copy goes to")
