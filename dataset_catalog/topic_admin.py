@@ -5,8 +5,6 @@ The only module here that speaks to kafka-python: its exceptions end in this fil
 
 from __future__ import annotations
 
-import re
-import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -19,17 +17,23 @@ from kafka.admin import OffsetSpec
 from kafka.errors import (
     KafkaError,
     TopicAlreadyExistsError,
-    UnknownBrokerIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 
 from evenload.dataset_catalog.errors import failure
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.clients import code_of, describe_brokers, may_pass, open_admin
+from evenload.kafka_connection.admin_questions import (
+    ask_again,
+    code_of,
+    describe_brokers,
+    may_pass,
+    reason_of,
+)
+from evenload.kafka_connection.clients import open_admin
 
 OffsetKind = Literal["log start", "last stable", "log end"]
-_POLL_S = 0.05
+_ANSWERS = (TopicAlreadyExistsError, UnknownTopicIdError)  # for who asks to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,22 +161,13 @@ class TopicAdmin:
             CatalogUnavailableError: No answer before the deadline.
             CatalogRefusedError: The account lacks the permission for `operation`.
         """
-        deadline_s = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return question()
-            except (TopicAlreadyExistsError, UnknownTopicIdError):
-                raise
-            except KafkaError as error:
-                if not may_pass(error) or time.monotonic() > deadline_s:
-                    raise failure(doing, _reason(error), code=code_of(error), operation=operation) from error
-            time.sleep(_POLL_S)
+        try:
+            return ask_again(self._admin, question, timeout_s=self._timeout_s, is_passing=_is_passing)
+        except _ANSWERS:
+            raise
+        except KafkaError as error:
+            raise failure(doing, reason_of(error), code=code_of(error), operation=operation) from error
 
 
-def _reason(error: KafkaError) -> str:
-    """The broker's own words, without the request and response that kafka-python puts around them."""
-    if isinstance(error, UnknownBrokerIdError):
-        return "a partition has no leader: its brokers are down"
-    said = re.search(r"error_message=(['\"])(.+?)\1", str(error))
-    text = said[2] if said else str(error).split("failed with response")[0].strip()[:200]
-    return f"{type(error).__name__.removesuffix('Error')} ({text or 'no answer'})"
+def _is_passing(error: KafkaError) -> bool:
+    return may_pass(error) and not isinstance(error, _ANSWERS)

@@ -1,7 +1,11 @@
 """How a cluster is reached: one description (addresses, TLS, SASL), both clients' dialects.
 
-Topics are read with Fetch requests of our own, which bound what a batch may unpack to: broker_connection.py,
-topic_leaders.py, fetch_messages.py and record_batches.py. They are imported by their full names.
+The description is re-exported here. What speaks to brokers is imported by its full path: clients.py opens
+clients, and admin_questions.py asks what everybody asks of them. Topics are read with Fetch requests of our
+own, which bound what a batch may unpack to: broker_connection.py, topic_leaders.py, fetch_messages.py,
+record_batches.py.
+
+Read next: connection.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ What correctness rests on (`acks`, idempotence, isolation, where to start readin
 explicitly here, never left to a default that differs between clients. Both clients' own log
 lines go to Python logging (`evenload.kafka_connection.librdkafka`, `kafka`), never to stderr, and their
 exceptions are translated here: nothing above sees a client library's class for "unreachable".
+
+Read next: admin_questions.py (what an admin client is asked).
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from typing import Any
 
 import kafka
 from confluent_kafka import Consumer, Producer
-from kafka.errors import KafkaError, KafkaTimeoutError, NodeNotReadyError, UnknownBrokerIdError
+from kafka.errors import KafkaError, KafkaTimeoutError, NodeNotReadyError
 from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.direct_socket import DIRECT_URL
 from evenload.kafka_connection.errors import BrokersUnreachableError, NoCredentialsError
 from evenload.kafka_connection.oauth import Tokens
 
@@ -32,22 +34,6 @@ for _logger in (_librdkafka_log, logging.getLogger("kafka")):
 
 _PROBE_TIMEOUT_S = 0.3
 _TURN_MIN_MS = 1000.0
-
-
-class _DirectSocket(KafkaNetSocket):  # type: ignore[misc]
-    """Closes its socket when it can't connect; kafka-python 3.0.12 forgets to.
-
-    kafka-python chooses this class by the scheme of `proxy_url`; there is no proxy.
-    """
-
-    SCHEMES = ("direct",)
-
-    async def sock_connect(self, net: Any, sock: socket.socket, sockaddr: Any, timeout_at: Any = None) -> Any:
-        try:
-            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-        except BaseException:
-            sock.close()
-            raise
 
 
 class _ServersInTurn(KafkaConnectionManager):  # type: ignore[misc]
@@ -102,7 +88,7 @@ def open_admin(
         # A broker that was fenced is unknown to the client until it asks again, by default 5 minutes later.
         "metadata_max_age_ms": 2000,
         "kafka_client": open_client,
-        "proxy_url": "direct://",
+        "proxy_url": DIRECT_URL,
         **connection.kafka_python_config(),
         **overrides,
     }
@@ -116,28 +102,6 @@ def open_admin(
         if not isinstance(error, KafkaError | OSError):
             raise
         raise BrokersUnreachableError(connection.bootstrap_servers, _why(error, connection)) from error
-
-
-def describe_brokers(admin: kafka.KafkaAdminClient) -> list[dict[str, Any]]:
-    """The cluster's brokers, each with `broker_id`; from Kafka 4.0 on also those that are down."""
-    try:
-        brokers: list[dict[str, Any]] = admin.describe_cluster()["brokers"]
-        return brokers
-    except KeyError:
-        # kafka-python 3.0.12 takes a field for given that Kafka has had since 3.7.
-        metadata = admin._manager.run(admin._get_cluster_metadata, [])
-        return [{**broker, "broker_id": broker["node_id"]} for broker in metadata["brokers"]]
-
-
-def code_of(error: KafkaError) -> int | None:
-    """The code of a broker's error; None for what kafka-python says by itself (a lost connection)."""
-    return getattr(error, "errno", None)
-
-
-def may_pass(error: KafkaError) -> bool:
-    """Whether what kafka-python says may be over when it is asked again."""
-    # A partition without a leader has broker -1, which kafka-python does not count as passing.
-    return error.retriable or isinstance(error, UnknownBrokerIdError)
 
 
 def confluent_producer(connection: Connection, **overrides: Any) -> Producer:

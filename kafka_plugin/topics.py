@@ -8,21 +8,26 @@ answers a ListOffsets request; if that can't be had, the topic is taken away aga
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import kafka
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import ClusterAuthorizationFailedError, KafkaError
+from kafka.errors import KafkaError
 
 from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.clients import code_of, describe_brokers, open_admin
+from evenload.kafka_connection.admin_questions import (
+    ask_again,
+    code_of,
+    describe_brokers,
+    describe_settings,
+    reason_of,
+)
+from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_connection.refusals import missing_permission
 from evenload.kafka_plugin.errors import TopicError
-
-_POLL_S = 0.03
 
 
 def create_topic(
@@ -99,14 +104,7 @@ def default_replication(connection: Connection, topic: str, *, timeout_s: float)
         open_admin(connection, timeout_s=timeout_s) as admin,
         _translated(topic, f"can't be placed: no {name}", operation="DESCRIBE_CONFIGS"),
     ):
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            try:
-                return _setting_of_any_broker(admin, name)
-            except KafkaError as error:
-                if not error.retriable or time.monotonic() > deadline_s:
-                    raise
-            time.sleep(_POLL_S)
+        return ask_again(admin, partial(_setting_of_any_broker, admin, name), timeout_s=timeout_s)
 
 
 def delete_empty_topics(
@@ -148,26 +146,27 @@ def _setting_of_any_broker(admin: kafka.KafkaAdminClient, name: str) -> int:
 
 def _broker_setting(admin: kafka.KafkaAdminClient, broker_id: int, name: str) -> int:
     wanted = ConfigResource(ConfigResourceType.BROKER, str(broker_id), [name])
-    found = admin.describe_configs([wanted], config_filter="all")["broker"][str(broker_id)]
-    if name not in found:  # how kafka-python 3.0.12 passes a refusal on
-        raise ClusterAuthorizationFailedError(f"broker {broker_id} doesn't tell {name}")
-    return int(found[name]["value"])
+    (found,) = describe_settings(admin, [wanted], broker_id)
+    if found.error_code:
+        raise kafka.errors.for_code(found.error_code)(found.error_message)
+    return int(found.configs[0].value)
 
 
 def _wait_for_leaders(
     admin: kafka.KafkaAdminClient, topic: str, partitions: Sequence[int], timeout_s: float
 ) -> None:
     asked = {kafka.TopicPartition(topic, partition): OffsetSpec.LATEST for partition in partitions}
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            admin.list_partition_offsets(asked)
-            return
-        except KafkaError as error:
-            if time.monotonic() > deadline_s:
-                reason = f"isn't ready: not all of its {len(asked)} leaders answered within {timeout_s:.0f} s"
-                raise TopicError(topic, f"{reason} ({type(error).__name__}).") from error
-        time.sleep(_POLL_S)
+    try:
+        # Whatever brokers say of a topic that was made a moment ago may be over in another.
+        ask_again(
+            admin,
+            lambda: admin.list_partition_offsets(asked),
+            timeout_s=timeout_s,
+            is_passing=lambda _: True,
+        )
+    except KafkaError as error:
+        reason = f"isn't ready: not all of its {len(asked)} leaders answered within {timeout_s:.0f} s"
+        raise TopicError(topic, f"{reason} ({type(error).__name__}).") from error
 
 
 @contextmanager
@@ -175,6 +174,5 @@ def _translated(topic: str, problem: str, *, operation: str) -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        said = str(error).split("failed with response")[0].strip().rstrip(".") or type(error).__name__
-        reason = missing_permission(code_of(error), operation) or said
-        raise TopicError(topic, f"{problem}: {reason[:300]}.") from error
+        reason = missing_permission(code_of(error), operation) or reason_of(error)
+        raise TopicError(topic, f"{problem}: {reason}.") from error

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import kafka
 import stamina
@@ -43,7 +43,8 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnM
 
 from evenload.dataset_catalog.manifest import Run
 from evenload.kafka_connection import BrokersUnreachableError, Connection
-from evenload.kafka_connection.clients import describe_brokers, may_pass, open_admin
+from evenload.kafka_connection.admin_questions import describe_brokers, may_pass, send_request
+from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_connection.refusals import missing_permission
 from evenload.kafka_plugin.errors import (
     MarkerRefusedError,
@@ -259,7 +260,7 @@ class TransactionMarkers:
             min_version=3,
             max_version=4,
         )
-        error = kafka.errors.for_code(_ask(admin, request, last.coordinator_id).error_code)
+        error = kafka.errors.for_code(send_request(admin, request, last.coordinator_id).error_code)
         raise error("an open transaction is being ended")
 
     def _tell(
@@ -288,7 +289,7 @@ class TransactionMarkers:
         )
         awake = [each["broker_id"] for each in describe_brokers(admin) if not each.get("is_fenced")]
         for asked in awake:
-            (named,) = _ask(admin, request, asked).coordinators
+            (named,) = send_request(admin, request, asked).coordinators
             if named.error_code or named.node_id != broker_id:
                 raise NotCoordinatorError(f"broker {asked} does not call broker {broker_id} the coordinator")
 
@@ -350,7 +351,7 @@ def _write_marker(admin: kafka.KafkaAdminClient, found: _OpenTransaction, *, is_
             )
         ]
     )
-    response = _ask(admin, request, found.leader)
+    response = send_request(admin, request, found.leader)
     for code in (p.error_code for m in response.markers for t in m.topics for p in t.partitions):
         if code:
             raise kafka.errors.for_code(code)(f"partition {at.partition} of topic {at.topic!r}")
@@ -361,13 +362,6 @@ def _write_marker(admin: kafka.KafkaAdminClient, found: _OpenTransaction, *, is_
         "commit" if is_committed else "abort",
         producer.current_transaction_start_offset,
     )
-
-
-def _ask(admin: kafka.KafkaAdminClient, request: Any, broker_id: int) -> Any:
-    async def send() -> Any:
-        return await admin._manager.send(request, node_id=broker_id)
-
-    return admin._manager.run(send)
 
 
 def _may_pass(error: Exception) -> bool:

@@ -45,6 +45,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.admin import DescribeAclsRequest
 
 from evenload.kafka_connection import Connection
+from evenload.kafka_connection.admin_questions import send_request
 from evenload.kafka_connection.clients import open_admin
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.settings import free_ports
@@ -340,7 +341,7 @@ def _grant(cluster: LocalCluster, name: str, grants: tuple[str, ...]) -> None:
             while num_known < len(set(grants)):
                 if time.monotonic() > gives_up_at_s:
                     pytest.fail(f"broker {broker_id} knows {num_known} of {grants}")
-                found = admin._manager.run(admin._manager.send, request, broker_id)
+                found = send_request(admin, request, broker_id)
                 num_known = sum(len(resource.acls) for resource in found.resources)
 
 

@@ -6,7 +6,6 @@ takes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,13 +24,19 @@ from kafka.errors import (
 )
 
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.clients import describe_brokers, may_pass, open_admin
+from evenload.kafka_connection.admin_questions import (
+    ask_again,
+    describe_brokers,
+    describe_settings,
+    may_pass,
+    reason_of,
+)
+from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_plugin.errors import BalanceInterruptedError, BalanceRefusedError
 from evenload.telemetry_collector.snapshot import TopicPartition
 
 __all__ = ["BalanceAdmin", "Reassignment", "SettingChange"]
 
-_POLL_S = 0.1
 _REQUEST_TIMEOUT_S = 5.0
 _TOPICS_A_REQUEST = 500
 _REFUSALS = (ClusterAuthorizationFailedError, TopicAuthorizationFailedError)
@@ -180,7 +185,7 @@ class BalanceAdmin:
                 for topic in sorted(topics)[begin : begin + _TOPICS_A_REQUEST]
             ]
             doing, permission = "reading settings of topics", "DESCRIBE_CONFIGS on the topics"
-            for result in self._ask(doing, permission, partial(self._describe, asked)):
+            for result in self._ask(doing, permission, partial(describe_settings, self._admin, asked)):
                 if settings := {config.name: config.value for config in result.configs if config.value}:
                     found[result.resource_name] = settings
                 if result.error_code not in (0, UnknownTopicOrPartitionError.errno):  # gone meanwhile
@@ -209,18 +214,9 @@ class BalanceAdmin:
 
         self._ask(doing, permission, change)
 
-    def _describe(self, asked: Sequence[ConfigResource], **node_id: int) -> Any:
-        # kafka-python's own describe_configs takes a refusal for an empty answer (3.0.12).
-        request = self._admin._describe_configs_request(list(asked))
-
-        async def ask() -> Any:
-            return await self._admin._manager.send(request, **node_id)
-
-        return self._admin._manager.run(ask).results
-
     def _described(self, asked: ConfigResource) -> Any:
         is_broker = asked.resource_type is ConfigResourceType.BROKER
-        (result,) = self._describe([asked], **({"node_id": int(asked.name)} if is_broker else {}))
+        (result,) = describe_settings(self._admin, [asked], int(asked.name) if is_broker else None)
         if result.error_code:
             raise kafka.errors.for_code(result.error_code)(result.error_message)
         return result
@@ -248,21 +244,19 @@ class BalanceAdmin:
         self, doing: str, permission: str, question: Callable[[], Any], timeout_s: float | None = None
     ) -> Any:
         """The answer; asked again while what is wrong may pass, until the deadline."""
-        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        while True:
-            try:
-                return question()
-            except _REFUSALS as error:
-                raise BalanceRefusedError(doing, type(error).__name__, permission) from error
-            except UnknownTopicOrPartitionError as error:
-                raise _TopicGone from error
-            except KafkaError as error:
-                # kafka-python 3.0.12 goes on asking the broker that it once took for the controller, also
-                # when that is dead.
-                self._admin._controller_id = None
-                if not may_pass(error) or time.monotonic() > deadline_s:
-                    raise BalanceInterruptedError(doing, _reason(error)) from error
-            time.sleep(_POLL_S)
+        try:
+            return ask_again(
+                self._admin,
+                question,
+                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+                is_passing=_is_passing,
+            )
+        except _REFUSALS as error:
+            raise BalanceRefusedError(doing, type(error).__name__, permission) from error
+        except UnknownTopicOrPartitionError as error:
+            raise _TopicGone from error
+        except KafkaError as error:
+            raise BalanceInterruptedError(doing, reason_of(error)) from error
 
 
 class _TopicGone(Exception):  # noqa: N818 -- an answer, not an error: it never leaves this file
@@ -282,6 +276,5 @@ def _guarded(of: int | str) -> str:
     return "cluster" if isinstance(of, int) else "topic"
 
 
-def _reason(error: KafkaError) -> str:
-    text = str(error).split("failed with response")[0].strip()[:200]
-    return f"{type(error).__name__.removesuffix('Error')} ({text or 'no answer'})"
+def _is_passing(error: KafkaError) -> bool:
+    return may_pass(error) and not isinstance(error, UnknownTopicOrPartitionError)

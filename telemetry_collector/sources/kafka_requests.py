@@ -15,7 +15,8 @@ What we avoid, all seen in kafka-python 3.0.12:
   the collector has a backoff of its own, so this one is kept at its minimum.
 - A failed authentication is remembered for good, so that a corrected password needs a new client: we forget
   it before each question.
-- The socket of a refused connection stays open until the garbage collector comes by: `_ClosingSocket`.
+- The socket of a refused connection stays open until the garbage collector comes by:
+  kafka_connection/direct_socket.py.
 - With its own refresh of metadata, each lost connection would cost a request more; ours are enough. What
   they say about addresses is entered with `learn_brokers`.
 
@@ -31,11 +32,11 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.future import Future as KafkaFuture
-from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from evenload.kafka_connection import Connection, NoCredentialsError
+from evenload.kafka_connection.direct_socket import DIRECT_URL
 from evenload.telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,
@@ -144,7 +145,7 @@ class KafkaRequests:
                 "reconnect_backoff_max_ms": 1,
                 # Parsing 100,000 partitions takes longer than the 0.1 s it warns about.
                 "slow_task_threshold_secs": 0,
-                "proxy_url": f"{_ClosingSocket.SCHEMES[0]}://direct",
+                "proxy_url": DIRECT_URL,
                 **self._connection.kafka_python_config(),
             }
             self._net = NetworkSelector(**config)
@@ -173,23 +174,6 @@ class KafkaRequests:
         manager._auth_failures.pop(node, None)
         connection = manager.get_connection(node, timeout_ms=timeout_ms, refresh_metadata_on_err=False)
         return connection.send_request(request, request_timeout_ms=timeout_ms)
-
-
-class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]
-    """Connects directly, and closes the socket of a connection that fails.
-
-    kafka-python drops it instead: a broker that is down for a day would cost a file descriptor for each
-    try until the garbage collector runs. Kinds of connections are chosen by the scheme of `proxy_url`.
-    """
-
-    SCHEMES = ("evenload-direct",)
-
-    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
-        try:
-            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-        except BaseException:
-            sock.close()
-            raise
 
 
 def _end(net: Any) -> None:

@@ -21,7 +21,8 @@ from evenload.dataset_catalog.logs.committed_reader import OffsetRange, read_com
 from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.dataset_catalog.verify import verify
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.clients import confluent_producer, describe_brokers, open_admin
+from evenload.kafka_connection.admin_questions import describe_brokers
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.kafka_plugin.balancing.balance import execute_balance
 from evenload.kafka_plugin.balancing.config import BalanceConfig
 from evenload.kafka_plugin.config import LoaderConfig

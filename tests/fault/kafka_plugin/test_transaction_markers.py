@@ -26,7 +26,8 @@ from evenload.dataset_catalog.testing import make_progress
 from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.dataset_catalog.verify import verify
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.clients import confluent_producer, describe_brokers, open_admin
+from evenload.kafka_connection.admin_questions import describe_brokers
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.kafka_plugin import transactional_writer
 from evenload.kafka_plugin.config import LoaderConfig
 from evenload.kafka_plugin.errors import TransactionFailedError, UndecidedTransactionError

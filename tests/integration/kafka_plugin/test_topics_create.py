@@ -7,7 +7,8 @@ import pytest
 from kafka.admin import OffsetSpec
 
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.clients import confluent_producer, describe_brokers, open_admin
+from evenload.kafka_connection.admin_questions import describe_brokers
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.kafka_plugin.errors import TopicError
 from evenload.kafka_plugin.topics import (
     create_topic,
