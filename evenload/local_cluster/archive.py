@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import logging
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +24,15 @@ from kafka.errors import KafkaError
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_consumer, confluent_producer, open_admin
 from evenload.kafka_connection.errors import KafkaConnectionError
+from evenload.local_cluster.errors import LocalClusterError
 from evenload.local_cluster.java import JavaRuntime
-from evenload.local_cluster.probe import num_brokers_known
+from evenload.local_cluster.probe import wait_until_serving
 from evenload.local_cluster.process import JavaServer, end_servers
 from evenload.local_cluster.properties import HOST, both_roles_properties
 from evenload.local_cluster.settings import free_ports, new_cluster_id
 
 _log = logging.getLogger(__name__)
 _STEP_TIMEOUT_S = 60.0
-_POLL_S = 0.05
 _TOPIC = "class-listing"
 
 
@@ -57,7 +56,7 @@ def _make_or_note_failure(runtime: JavaRuntime, archive: Path, failed: Path) -> 
     try:
         _make(runtime, unfinished)
         unfinished.replace(archive)
-    except (OSError, KafkaException, KafkaError, KafkaConnectionError) as error:
+    except (OSError, KafkaException, KafkaError, KafkaConnectionError, LocalClusterError) as error:
         _log.warning("no class archive, so servers start slower: %s", error)
         failed.write_text(f"{error}\n")  # knowing it once is enough
 
@@ -74,20 +73,12 @@ def _make(runtime: JavaRuntime, archive: Path) -> None:
         training = replace(runtime, extra_flags=(f"-XX:AOTCacheOutput={archive}",))
         try:
             server.start(training)
-            _wait_until_it_serves(server, broker_port, cluster_id)
+            wait_until_serving({server: broker_port}, cluster_id, timeout_s=_STEP_TIMEOUT_S)
             _load_and_read(Connection(bootstrap_servers=f"{HOST}:{broker_port}"))
         finally:
             end_servers([server], grace_s=_STEP_TIMEOUT_S)
         if not archive.exists():
             raise OSError(server.last_error())
-
-
-def _wait_until_it_serves(server: JavaServer, port: int, cluster_id: str) -> None:
-    deadline_s = time.monotonic() + _STEP_TIMEOUT_S
-    while not num_brokers_known(HOST, port, cluster_id):
-        if server.process is None or time.monotonic() > deadline_s:
-            raise TimeoutError(server.last_error())
-        time.sleep(_POLL_S)
 
 
 def _load_and_read(connection: Connection) -> None:

@@ -36,10 +36,11 @@ from evenload.local_cluster.errors import (
 )
 from evenload.local_cluster.jars import KAFKA_VERSION, is_usable
 from evenload.local_cluster.java import JavaRuntime
+from evenload.local_cluster.probe import wait_until_serving
 from evenload.local_cluster.process import JavaServer, RunningProcess, end_servers
 from evenload.local_cluster.properties import CONTROLLER_ID
 from evenload.local_cluster.settings import ClusterSettings, release_ports
-from evenload.local_cluster.start import java_runtime, start_servers, wait_until_serving
+from evenload.local_cluster.start import java_runtime, start_servers
 
 DEFAULT_NUM_BROKERS = 3
 DEFAULT_CAPACITY_BYTES = 2 << 30
@@ -251,7 +252,7 @@ class LocalCluster:
         with self._lock():
             end_servers([broker], grace_s=_GRACE_S)
             start_servers([broker], settings, self._runtime(settings))
-            wait_until_serving([broker], controller, settings, min_num_known=1, timeout_s=READY_TIMEOUT_S)
+            self._wait_until_serving([controller, broker], settings, READY_TIMEOUT_S)
 
     # -- how ----------------------------------------------------------------------------------------
 
@@ -324,7 +325,13 @@ class LocalCluster:
         self, servers: Sequence[JavaServer], settings: ClusterSettings, timeout_s: float
     ) -> None:
         controller, *brokers = servers
-        wait_until_serving(brokers, controller, settings, min_num_known=len(brokers), timeout_s=timeout_s)
+        wait_until_serving(
+            {broker: settings.port_of(broker.name) for broker in brokers},
+            settings.cluster_id,
+            controller=controller,
+            min_num_known=len(brokers),
+            timeout_s=timeout_s,
+        )
 
     def _end_all(self, *, grace_s: float) -> bool:
         settings = ClusterSettings.read(self.folder)

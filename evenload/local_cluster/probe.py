@@ -1,4 +1,4 @@
-"""Ask one broker, with one request on one connection, whether it serves.
+"""Ask brokers whether they serve, each with one request on one connection; and wait until they do.
 
 A client library would cost a tenth of a second and three connections for a question with so short an
 answer. A KRaft broker listens early but answers nothing before the controller has taken it back
@@ -14,7 +14,13 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
+from collections.abc import Mapping
 from io import BytesIO
+
+from evenload.local_cluster.errors import BrokerDiedError, BrokerTimeoutError
+from evenload.local_cluster.process import JavaServer
+from evenload.local_cluster.properties import HOST
 
 _METADATA = 3
 _VERSION = 2
@@ -22,6 +28,38 @@ _NO_TOPICS = 0
 _CORRELATION_ID = 1
 _HEAD = struct.Struct(">ihhih")  # size, API, version, correlation id, length of the client id
 _SIZE_MAX = 1 << 20  # who listens there may be anybody
+_POLL_S = 0.05
+
+
+def wait_until_serving(
+    port_by_broker: Mapping[JavaServer, int],
+    cluster_id: str,
+    *,
+    controller: JavaServer | None = None,
+    min_num_known: int = 1,
+    timeout_s: float,
+) -> None:
+    """Wait until each broker serves and knows at least `min_num_known` brokers, itself included.
+
+    Args:
+        port_by_broker: Where each listens.
+        cluster_id: The cluster that they have to be of.
+        controller: Ends the wait too, if it dies; None: a broker is its own.
+
+    Raises:
+        BrokerDiedError, BrokerTimeoutError: one doesn't.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    servers = (*([controller] if controller is not None else []), *port_by_broker)
+    for broker, port in port_by_broker.items():
+        # Any that dies ends the wait: the others would go on waiting to know it.
+        while num_brokers_known(HOST, port, cluster_id) < min_num_known:
+            for server in servers:
+                if server.process is None:
+                    raise BrokerDiedError(server.name, server.last_error(), server.log_path)
+            if time.monotonic() > deadline_s:
+                raise BrokerTimeoutError(broker.name, timeout_s, broker.last_error(), broker.log_path)
+            time.sleep(_POLL_S)
 
 
 def num_brokers_known(host: str, port: int, cluster_id: str, *, timeout_s: float = 1.0) -> int:

@@ -1,15 +1,17 @@
-"""Bring servers up: format what is new, start, wait until each broker serves.
+"""Start servers: format what is new, and start them all at once.
 
 Brokers are started without waiting for the controller, because most of a start is one processor
 core's work per server and the rest is waiting for each other. Nothing here cleans up after a
 failure but the formatting process; LocalCluster ends the servers.
+
+Read next: probe.py, which waits until they serve.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from evenload.local_cluster.archive import with_archive
@@ -21,7 +23,6 @@ from evenload.local_cluster.errors import (
 )
 from evenload.local_cluster.jars import KAFKA_VERSION, cache_folder, kafka_classpath
 from evenload.local_cluster.java import JavaRuntime
-from evenload.local_cluster.probe import num_brokers_known
 from evenload.local_cluster.process import JavaServer
 from evenload.local_cluster.properties import HOST
 from evenload.local_cluster.settings import CONTROLLER, ClusterSettings, is_free
@@ -68,31 +69,6 @@ def start_servers(servers: Sequence[JavaServer], settings: ClusterSettings, runt
             else:
                 _format_broker(server, unformatted, settings.cluster_id, told["node.id"])
         server.start(runtime)
-
-
-def wait_until_serving(
-    brokers: Collection[JavaServer],
-    controller: JavaServer,
-    settings: ClusterSettings,
-    *,
-    min_num_known: int,
-    timeout_s: float,
-) -> None:
-    """Wait until each broker serves and knows at least `min_num_known` brokers, itself included.
-
-    Raises:
-        BrokerDiedError, BrokerTimeoutError: one doesn't.
-    """
-    deadline_s = time.monotonic() + timeout_s
-    for broker in brokers:
-        # Any that dies ends the wait: the others would go on waiting to know it.
-        while num_brokers_known(HOST, settings.port_of(broker.name), settings.cluster_id) < min_num_known:
-            for server in (controller, *brokers):
-                if server.process is None:
-                    raise BrokerDiedError(server.name, server.last_error(), server.log_path)
-            if time.monotonic() > deadline_s:
-                raise BrokerTimeoutError(broker.name, timeout_s, broker.last_error(), broker.log_path)
-            time.sleep(_POLL_S)
 
 
 def _require_free_ports(servers: Sequence[JavaServer], settings: ClusterSettings) -> None:
