@@ -18,6 +18,7 @@ from evenload.router.brokers import BrokerTable
 from evenload.router.levelling import ReplicaSet
 from evenload.router.min_max import FloatArray
 from evenload.router.volumes import name_of
+from evenload.sizes import bytes_text
 
 __all__ = ["Decision", "advise", "put_aside_notes"]
 
@@ -176,7 +177,8 @@ def _uneven(decision: Decision) -> Iterator[str]:
     yield (
         f"{spread:.0%} of utilisation will stay between broker {name_of(fullest)} ({after[fullest]:.0%}) "
         f"and broker {name_of(emptiest)} ({after[emptiest]:.0%}) "
-        f"after the next {_human(decision.horizon_bytes)}: broker {name_of(fullest)} can't be lowered, {why}."
+        f"after the next {bytes_text(decision.horizon_bytes)}: "
+        f"broker {name_of(fullest)} can't be lowered, {why}."
     )
 
 
@@ -199,11 +201,3 @@ def _list(numbers: Sequence[int]) -> str:
     named = ", ".join(map(name_of, numbers[:_NAMED_MAX]))
     more = len(numbers) - _NAMED_MAX
     return f"{named} and {more} more" if more > 0 else named
-
-
-def _human(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size_bytes < 1024 or unit == "TiB":
-            return f"{size_bytes:.0f} {unit}" if size_bytes >= 10 else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    raise AssertionError("unreachable")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.edge import StoppedError, cluster_options
-from evenload.cli.output import Output, bytes_text, percent_text
-from evenload.cli.size import SizeType
+from evenload.cli.edge import SizeType, StoppedError, cluster_options
+from evenload.cli.output import Output, percent_text
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.balancing.config import BalanceConfig
 from evenload.kafka_plugin.errors import BalanceError
+from evenload.sizes import bytes_text
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:

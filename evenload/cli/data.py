@@ -9,12 +9,13 @@ import click
 
 from evenload.cli.cluster import brokers_document, show_brokers
 from evenload.cli.edge import cluster_options
-from evenload.cli.output import Output, bytes_text
+from evenload.cli.output import Output
 from evenload.dataset_catalog.catalog import Catalog, DamagedRecords
 from evenload.dataset_catalog.errors import CorruptManifestError
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.dataset_catalog.verify import verify as verify_dataset
 from evenload.kafka_connection import Connection, KafkaConnectionError
+from evenload.sizes import bytes_text
 from evenload.telemetry_collector.collector import sample_once
 from evenload.telemetry_collector.errors import CollectorError
 

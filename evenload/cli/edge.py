@@ -16,6 +16,7 @@ from evenload.cli.output import Output
 from evenload.dataset_catalog.foreign_content import printable
 from evenload.extras import missing_extra
 from evenload.kafka_connection.environment import resolve_connection
+from evenload.sizes import parse_bytes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +27,21 @@ _SENTENCE_MAX = 4000
 
 class StoppedError(Exception):
     """The work was stopped by the user after it had put itself in order; the message says where it stands."""
+
+
+class SizeType(click.ParamType[int]):
+    """A number of bytes: 1000000, 500MiB, 2GiB; of a rate, also with /s."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """What was written, as a number."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_bytes(value.removesuffix("/s"))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class SentenceGroup(click.Group):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.edge import cluster_options
-from evenload.cli.output import Output, bytes_text, percent_text
-from evenload.cli.size import SizeType
+from evenload.cli.edge import SizeType, cluster_options
+from evenload.cli.output import Output, percent_text
 from evenload.kafka_connection import Connection
+from evenload.sizes import bytes_text
 
 if TYPE_CHECKING:
     from evenload.kafka_plugin.loading.forecast import LoadForecast

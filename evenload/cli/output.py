@@ -17,12 +17,6 @@ from evenload.dataset_catalog.foreign_content import printable
 
 _LINE_MAX = 10_000
 
-UNITS = {"": 1, "B": 1} | {
-    name: 1024**power
-    for power, letter in enumerate("KMGT", start=1)
-    for name in (letter, f"{letter}IB", f"{letter}B")
-}
-
 
 class Output:
     """Results on stdout (text or one JSON document), everything else on stderr."""
@@ -78,34 +72,6 @@ def _printable(text: str) -> str:
     return "\n".join(printable(line, max_chars=_LINE_MAX) for line in text.split("\n"))
 
 
-def bytes_text(num_bytes: float | None) -> str:
-    """1536 -> '1.5 KiB'; None -> 'unknown'."""
-    if num_bytes is None:
-        return "unknown"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(num_bytes) < 1024:
-            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} TiB"
-
-
 def percent_text(fraction: float | None) -> str:
     """0.1234 -> '12.3 %'; None -> 'unknown'."""
     return "unknown" if fraction is None else f"{100 * fraction:.1f} %"
-
-
-def parse_bytes(text: str) -> int:
-    """'2GiB', '500M', '1000' -> bytes (powers of 1024, whichever way the unit is written).
-
-    Raises:
-        ValueError: The text is no size, or not above zero.
-    """
-    number = text.strip().rstrip("BbIiKkMmGgTt")
-    unit = text.strip()[len(number) :].upper()
-    try:
-        size = int(float(number) * UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise ValueError(f"{text!r} is no size; write for example 2GiB, 500MiB or 1000000") from None
-    if size <= 0:
-        raise ValueError(f"{text!r} is no size: it has to be above zero")
-    return size

@@ -39,6 +39,7 @@ from evenload.router.forecasting.strategies import (
     routed,
     with_topic,
 )
+from evenload.sizes import bytes_text
 from evenload.telemetry_collector.collector import sample_once
 from evenload.telemetry_collector.opening import read_weights
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
@@ -195,7 +196,7 @@ def _kept_bytes(snapshot: ClusterSnapshot, topic: str, stored_bytes: int) -> tup
     limit = sum(math.inf if each is None else each for each in growth)
     if stored_bytes <= limit:
         return stored_bytes, ()
-    at_most = f"{topic!r} grows by {limit / (1 << 20):,.0f} MiB at most"
+    at_most = f"{topic!r} grows by {bytes_text(limit)} at most"
     return int(limit), (f"{at_most}: from then on retention.bytes deletes as much as comes.",)
 
 

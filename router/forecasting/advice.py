@@ -15,6 +15,7 @@ from evenload.router.forecasting.placement import place_partitions
 from evenload.router.forecasting.strategies import StrategyForecast, by_shares, routed
 from evenload.router.moves.plan import MovePlan
 from evenload.router.moves.planning import plan_moves
+from evenload.sizes import bytes_text
 from evenload.telemetry_collector.snapshot import ClusterSnapshot, PartitionSnapshot
 
 __all__ = ["advise_load", "after_moves"]
@@ -22,7 +23,6 @@ __all__ = ["advise_load", "after_moves"]
 _POINT = 0.01
 _LIMIT = 0.95
 _LED_MIN = 0.05
-_GIB, _MIB = 1 << 30, 1 << 20
 _READING = RouterConfig(goals={"dataset_spread": 1.0})
 
 
@@ -156,14 +156,10 @@ def _moves(snapshot: ClusterSnapshot, topic: str, told: Forecast, total_bytes: i
     best = _spread(forecast(moved, moved.topics[topic], total_bytes=total_bytes).best)
     if _spread(told.best) - best >= _POINT:
         yield (
-            f"moving {_size(plan.moved_bytes)} of what is there (evenload balance) would allow a spread of "
-            f"{100 * best:.0f} points, against {100 * _spread(told.best):.0f} as it is."
+            f"moving {bytes_text(plan.moved_bytes)} of what is there (evenload balance) would allow a spread "
+            f"of {100 * best:.0f} points, against {100 * _spread(told.best):.0f} as it is."
         )
 
 
 def _spread(levels: Mapping[int, float]) -> float:
     return max(levels.values()) - min(levels.values())
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from evenload.sizes import bytes_text
 from evenload.telemetry_collector.service.page.overview_model import (
     BrokerOverview,
     Finding,
@@ -172,7 +173,7 @@ def _throttled(overview: Overview) -> Iterator[Finding]:
     ids = tuple(sorted(broker.broker_id for broker in throttled))
     rate = min(broker.throttle_bytes_per_s or 0 for broker in throttled)
     held = (
-        f"Replication is throttled to {_rate(rate)} on {_named(ids).lower()} "
+        f"Replication is throttled to {bytes_text(rate)}/s on {_named(ids).lower()} "
         f"({_many(overview.num_throttled_replicas, 'replica')} of the measured topics named)"
     )
     if overview.num_moving:
@@ -260,14 +261,6 @@ def _named(ids: Sequence[int]) -> str:
 
 def _percent(ratio: float) -> str:
     return f"{ratio:.0%}"
-
-
-def _rate(bytes_per_s: float) -> str:
-    for unit in ("B/s", "KiB/s", "MiB/s"):
-        if bytes_per_s < 1024:
-            return f"{bytes_per_s:.4g} {unit}"
-        bytes_per_s /= 1024
-    return f"{bytes_per_s:.4g} GiB/s"
 
 
 def _many(count: int, what: str) -> str:

@@ -244,8 +244,8 @@ def test_sentences_as_an_operator_reads_them() -> None:
     throttled = replace(fine, throttles=ReplicationThrottles(bytes_per_s=left, num_moving=0))
     assert first(throttled) == (
         "warning",
-        "Replication is throttled to 10 MiB/s on brokers 1 and 2 (0 replicas of the measured topics named), "
-        "and nothing moves under it: `evenload balance` takes off what a dead balance has left; what "
+        "Replication is throttled to 10.0 MiB/s on brokers 1 and 2 (0 replicas of the measured topics "
+        "named), and nothing moves under it: `evenload balance` takes off what a dead balance has left; what "
         "somebody else has set, kafka-configs.sh takes off.",
     )
     used = ReplicationThrottles(bytes_per_s={1: 1000}, num_replicas={"t": 3}, num_moving=1)

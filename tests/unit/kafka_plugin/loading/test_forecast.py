@@ -17,4 +17,4 @@ def test_a_topic_with_retention_by_size_grows_to_its_limit_and_no_further() -> N
     assert _kept_bytes(limited, "t", 170 * MIB) == (170 * MIB, ())
     kept_bytes, [told] = _kept_bytes(limited, "t", 500 * MIB)
     assert kept_bytes == 170 * MIB
-    assert told == "'t' grows by 170 MiB at most: from then on retention.bytes deletes as much as comes."
+    assert told == "'t' grows by 170.0 MiB at most: from then on retention.bytes deletes as much as comes."
