@@ -28,7 +28,7 @@ from evenload.kafka_connection.connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import temporary_cluster
-from evenload.ray_trainer.training.books.audit import audit
+from evenload.ray_trainer.training.audit import audit
 from evenload.ray_trainer.training.events import (
     AttemptStarted,
     CheckpointSaved,

@@ -47,7 +47,7 @@ def submit() -> None:
 @cluster_options
 def audit(*, run: str, storage: str | None, connection: Connection, output: Output) -> None:
     """Was every sample used exactly once per epoch? Exit status 1 if not, or not yet."""
-    from evenload.ray_trainer.training.books.audit import audit as audit_run
+    from evenload.ray_trainer.training.audit import audit as audit_run
 
     report = audit_run(run, storage or evenload_home() / "runs", connection)
     output.document(report.to_dict())

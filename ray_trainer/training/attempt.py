@@ -33,7 +33,7 @@ from evenload.ray_trainer.errors import (
 from evenload.ray_trainer.training.books.ledger import (
     AttemptStart,
     ResumedFrom,
-    Segment,
+    StepRange,
     began_anew_at,
     list_attempts,
     read_parts,
@@ -285,7 +285,7 @@ def _describe(storage: RunStorage, search: CheckpointSearch) -> list[str]:
 
 def _last_booked(storage: RunStorage) -> tuple[int, int]:
     for attempt in reversed(list_attempts(storage)):
-        if parts := read_parts(storage, Segment.whole(attempt)):
+        if parts := read_parts(storage, StepRange.all_of(attempt)):
             return attempt, max(part.last_step for part in parts)
     return 0, 0
 

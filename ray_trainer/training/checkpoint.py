@@ -33,6 +33,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evenload.ray_trainer.errors import InvalidCheckpointError
+from evenload.ray_trainer.training.run_names import attempt_number
 from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage, checksum_of
 
 __all__ = [
@@ -44,15 +45,12 @@ __all__ = [
     "CheckpointSearch",
     "CheckpointStore",
     "RejectedCheckpoint",
-    "attempt_folder",
-    "attempt_number",
     "checkpoint_name",
 ]
 
 INDEX_NAME = "evenload.json"
 STATE_NAME = "state.pt"
 
-_ATTEMPT = re.compile(r"attempt-(\d{6,})")
 _CHECKPOINT = re.compile(r"checkpoint-(\d{6,})-(\d{12,})")
 
 logger = logging.getLogger(__name__)
@@ -155,7 +153,7 @@ class CheckpointStore:
         """Every folder that is named as a checkpoint, newest first, valid or not."""
         found = []
         for driver_folder in self._storage.list_names():
-            if not _ATTEMPT.fullmatch(driver_folder):
+            if attempt_number(driver_folder) is None:
                 continue
             for name in self._storage.list_names(driver_folder):
                 if match := _CHECKPOINT.fullmatch(name):
@@ -340,17 +338,6 @@ class CheckpointStore:
             self._storage.delete_folder(folder)
         except OSError as error:
             logger.warning("old checkpoint %s can't be deleted: %s", self._storage.place(folder), error)
-
-
-def attempt_folder(attempt: int) -> str:
-    """The folder of a driver whose first attempt this is."""
-    return f"attempt-{attempt:06d}"
-
-
-def attempt_number(folder: str) -> int | None:
-    """The number in a driver's folder name; None for other names."""
-    match = _ATTEMPT.fullmatch(folder)
-    return int(match[1]) if match else None
 
 
 def checkpoint_name(attempt: int, step: int) -> str:

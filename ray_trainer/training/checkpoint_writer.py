@@ -1,18 +1,23 @@
 """Checkpoints are written behind the loop, by a thread on every rank that goes in step with the others.
 
-At a checkpoint the training thread copies what is to be kept and goes on. Behind it, on every rank: the
-rank's part of the books is written, and on rank 0 the model; then all ranks meet; and only when every part
-is there, rank 0 writes the index that makes the checkpoint valid. So a valid checkpoint's books are
-complete, whoever is killed when.
+At a checkpoint the training thread copies what is to be kept and goes on. Behind it, in this order:
 
-A failure to write is told and tried again at the next checkpoint (books that could not be written are kept
-until then). It ends the run when at least `FAILURES_MAX` in a row have failed and the storage's patience has
-passed since the first of them: three quick ones may all be of one short outage. Rank 0 looks whether the run
-is still this attempt's (fence.py) before a checkpoint counts and again before old ones are deleted: once
-another driver has taken the run over, nothing is made valid any more. What ends the run is decided on rank 0
-and is part of the outcome, so that every rank has the same error.
+1. every rank writes its books (the caller knows how), and rank 0 the model;
+2. all ranks meet, and say whether what they had to write is on the storage;
+3. rank 0 looks whether the run is still this attempt's (fence.py), and writes the index: the checkpoint
+   counts;
+4. rank 0 has it written down, once, that the attempt has had a checkpoint;
+5. rank 0 looks again, and deletes old checkpoints.
 
-Read next: session.py, which decides when.
+So a valid checkpoint's books are complete, whoever is killed when, and once another driver has taken the run
+over, nothing is made valid or deleted any more.
+
+A failure to write is told, and tried again at the next checkpoint. It ends the run when at least
+`FAILURES_MAX` in a row have failed and the storage's patience has passed since the first of them: three
+quick ones may all be of one short outage. What ends the run is decided on rank 0 and is part of the outcome,
+so that every rank has the same error.
+
+Read next: running_attempt.py, which decides when and hands over the books.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -29,8 +34,6 @@ import torch
 
 from evenload.ray_trainer.errors import CheckpointWriteError, RunTakenOverError
 from evenload.ray_trainer.planning.cursor import KafkaView
-from evenload.ray_trainer.training.books.ledger import StepEntry, mark_saved
-from evenload.ray_trainer.training.books.part_files import RankFiles
 from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
 from evenload.ray_trainer.training.peers import Peers
 from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
@@ -51,14 +54,15 @@ class CheckpointJob:
         state: Model, optimizer, scheduler; None but on rank 0. An error: they could not be copied, which ends
             the run on every rank.
         index: All of the index but the files.
-        entries: Of the steps since the last job.
+        write_books: Called behind the loop, first: writes what has to be on the storage before the checkpoint
+            counts.
         describe_kafka: Called behind the loop, on rank 0: the cursor in Kafka's words.
     """
 
     folder: str
     state: Mapping[str, Any] | Exception | None
     index: CheckpointIndex
-    entries: Callable[[], Sequence[StepEntry]]
+    write_books: Callable[[], None]
     describe_kafka: Callable[[], KafkaView]
 
 
@@ -89,6 +93,7 @@ class CheckpointWriter:
         since: Those of earlier attempts are not deleted.
         spare: Nor are these folders.
         look: Called on rank 0; raises RunTakenOverError when the run is another's.
+        mark_saved: Called on rank 0 with the step of the first checkpoint that counts, once it has succeeded.
         on_outcome: Called on the writer's thread after each job.
     """
 
@@ -98,21 +103,21 @@ class CheckpointWriter:
         storage: RunStorage,
         store: CheckpointStore,
         *,
-        attempt: int,
         keep: int,
         since: int,
         spare: Collection[str],
         look: Callable[[], None],
+        mark_saved: Callable[[int], None],
         on_outcome: Callable[[Outcome], None],
     ) -> None:
         self._peers = peers
         self._storage = storage
         self._store = store
-        self._attempt = attempt
         self._keep = keep
         self._since = since
         self._spare = spare
         self._look = look
+        self._mark_saved = mark_saved
         self._is_marked = False
         self._on_outcome = on_outcome
         self._jobs: queue.SimpleQueue[CheckpointJob | None] = queue.SimpleQueue()
@@ -120,8 +125,6 @@ class CheckpointWriter:
         self._idle.set()
         self._count_lock = threading.Lock()
         self._num_open = 0  # jobs handed over and not yet done
-        self._files = RankFiles(storage, attempt=attempt, rank=peers.rank, world_size=peers.world_size)
-        self._unwritten: list[Sequence[StepEntry]] = []
         self._failures = 0
         self._failing_since_s = 0.0
         self._error: BaseException | None = None
@@ -170,10 +173,7 @@ class CheckpointWriter:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                outcome = self._write(job)
-                self._settle(outcome)
-                if outcome.is_saved:
-                    self._files.join()
+                self._settle(self._write(job))
             except BaseException as error:  # reaches the loop through has_failed and wait
                 logger.debug("the checkpoint writer failed", exc_info=True)
                 self._error = self._error or error
@@ -194,7 +194,7 @@ class CheckpointWriter:
         reason = ""
         began_s = time.monotonic()
         try:
-            self._write_books(job)
+            job.write_books()
             if isinstance(job.state, Exception):
                 raise job.state
             if job.state is not None:
@@ -204,6 +204,8 @@ class CheckpointWriter:
         except Exception as error:  # noqa: BLE001 -- whatever it is: the others wait for this rank's word
             reason = f"rank {self._peers.rank}: {str(error) or type(error).__name__}"
             logger.warning("checkpoint %s: %s", job.folder, reason)
+        # A barrier: were the index written before the last rank's books, a rank killed in between would leave
+        # a checkpoint that counts, with steps that nobody wrote down, and the audit would miss samples.
         all_well = self._peers.all_well_in_background(not reason)
         outcome = None
         if self._peers.rank == 0:
@@ -212,14 +214,6 @@ class CheckpointWriter:
         settled = self._peers.broadcast_in_background(outcome)
         assert settled is not None
         return settled
-
-    def _write_books(self, job: CheckpointJob) -> None:
-        if entries := job.entries():
-            self._unwritten.append(entries)
-        while self._unwritten:
-            # A part that fails is tried again under the same name, so what is left of it is replaced.
-            self._files.write(self._unwritten[0])
-            del self._unwritten[0]
 
     def _finish(
         self, job: CheckpointJob, files: dict[str, FileRecord], reason: str, *, all_well: bool
@@ -232,6 +226,8 @@ class CheckpointWriter:
         try:
             view = job.describe_kafka()
             update = {"files": files, "kafka": view.to_dict(), "created_at_s": time.time()}
+            # A driver that took the run over goes on from what it has found; it must not find another, newer
+            # checkpoint later. (Whoever claims between this look and the write: see fence.py.)
             self._look()
             finished: Checkpoint = self._store.finish(job.folder, job.index.model_copy(update=update))
         except RunTakenOverError as error:
@@ -249,7 +245,7 @@ class CheckpointWriter:
 
     def _clean_up(self, finished: Checkpoint) -> None:
         if not self._is_marked:
-            mark_saved(self._storage, self._attempt, finished.index.step)
+            self._mark_saved(finished.index.step)
             self._is_marked = True
         # A driver that has claimed the run since the last look may be reading what would be deleted now.
         self._look()

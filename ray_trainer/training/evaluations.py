@@ -2,9 +2,9 @@
 
     metrics/epoch-000003-attempt-000002.json
 
-An evaluation counts when the model that there is now went through the one that was measured: the attempt
-and step after which it was made have to be in the lineage of what is gone on with (ledger.py). So after
-falling back to an earlier checkpoint, what was measured since does not count, and nothing has to be deleted.
+An evaluation counts when the present model went through the one that was measured: the attempt and step
+after which it was made have to be in the lineage of what is gone on with (books/ledger.py). So after falling
+back to an earlier checkpoint, what was measured since does not count, and nothing has to be deleted.
 
 Read next: session.py (`Session.evaluate`).
 """

@@ -40,7 +40,7 @@ from typing import Final, NamedTuple
 
 from evenload.ray_trainer.errors import RunTakenOverError, TrainerError
 from evenload.ray_trainer.training.books.ledger import list_attempts
-from evenload.ray_trainer.training.checkpoint import attempt_number
+from evenload.ray_trainer.training.run_names import attempt_number
 from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = [

@@ -24,7 +24,6 @@ from torch.nn.parallel import DistributedDataParallel
 from evenload.ray_trainer.training.run_context import current_run
 
 __all__ = [
-    "DeferredSum",
     "detached_copy",
     "has_batch_norm",
     "model_device",
@@ -116,29 +115,6 @@ def detached_copy(value: Any, _copies: dict[Any, torch.Tensor] | None = None) ->
     if isinstance(value, np.ndarray):
         raise TypeError("state_dict() has a NumPy array, which is not loaded again safely: make it a tensor")
     return copy.deepcopy(value)
-
-
-class DeferredSum:
-    """A number that the device has yet to compute, to be asked for later without stopping the device now.
-
-    Args:
-        total: A scalar tensor; not changed after this.
-    """
-
-    def __init__(self, total: torch.Tensor) -> None:
-        self._event: Any = None
-        self._total = total
-        if total.is_cuda:
-            self._total = torch.empty((), dtype=total.dtype, pin_memory=True)
-            self._total.copy_(total, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
-
-    def value(self) -> float:
-        """The number; waits for the device to get there."""
-        if self._event is not None:
-            self._event.synchronize()
-        return float(self._total)
 
 
 def _own_device() -> torch.device:

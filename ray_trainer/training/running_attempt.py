@@ -19,13 +19,14 @@ from evenload.ray_trainer.planning.cursor import kafka_view
 from evenload.ray_trainer.training.agreement import Agreement, Decision, Wishes
 from evenload.ray_trainer.training.attempt import Beginning, RunPlace
 from evenload.ray_trainer.training.books.step_books import OpenStep, StepBooks
-from evenload.ray_trainer.training.checkpoint import CheckpointIndex, attempt_folder, checkpoint_name
+from evenload.ray_trainer.training.checkpoint import CheckpointIndex, checkpoint_name
 from evenload.ray_trainer.training.checkpoint_schedule import CheckpointSchedule
 from evenload.ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
 from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
 from evenload.ray_trainer.training.fence import FenceWatch, require_newest
 from evenload.ray_trainer.training.group_progress import GroupProgress, group_of
 from evenload.ray_trainer.training.kept_state import KeptState
+from evenload.ray_trainer.training.run_names import attempt_folder
 
 __all__ = ["RunningAttempt"]
 
@@ -65,7 +66,9 @@ class RunningAttempt:
         self.is_stopped = False
         self.stop_asked = False
         self._folder = attempt_folder(beginning.claim.driver.number)
-        self._books = StepBooks()
+        self._books = StepBooks(
+            place.storage, attempt=began.attempt, rank=self._rank, world_size=place.peers.world_size
+        )
         self._agreement = Agreement(place.peers)
         self._schedule = CheckpointSchedule(place.context.checkpoint_interval_s, now_s=time.monotonic())
 
@@ -77,11 +80,11 @@ class RunningAttempt:
             place.peers,
             place.storage,
             place.store,
-            attempt=began.attempt,
             keep=place.context.keep_checkpoints,
             since=beginning.since,
             spare=beginning.passed_over,
             look=look,
+            mark_saved=self._books.files.mark_saved,
             on_outcome=self._on_outcome,
         )
         self._group = self._open_group()
@@ -221,7 +224,7 @@ class RunningAttempt:
             folder=f"{self._folder}/{checkpoint_name(self.number, self.step)}",
             state=state,
             index=self._index(position),
-            entries=self._books.take(),
+            write_books=self._books.take(),
             describe_kafka=lambda: kafka_view(plan, cursor),
         )
         self._writer.submit(job)
@@ -271,6 +274,7 @@ class RunningAttempt:
                 self._link.tell(self._saved)
             if self._group is not None:
                 self._group.submit(outcome.group_offset)
+            self._books.files.join()
         elif self._rank == 0:
             self._link.tell(Note(f"checkpoint of step {index.step} was not written: {outcome.reason}"))
 

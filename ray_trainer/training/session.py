@@ -25,7 +25,8 @@ tests/fault/ray_trainer/test_training_resume.py:
 3. On CPU, with the same world size and `prepare_model(bit_equal=True)`, a resumed run's losses and
    parameters equal an uninterrupted one's bit for bit, also when a transform draws random numbers.
 
-Read next: kept_state.py (what a checkpoint holds), attempt.py (how an attempt begins), ledger.py (the books).
+Read next: kept_state.py (what a checkpoint holds), attempt.py (how an attempt begins),
+running_attempt.py (what is done beside the training).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
       claims/                              who has taken the run, and when (fence.py)
       attempt-000003/                      one driver's life (Ray's experiment folder)
         checkpoint-000004-000000000123/    taken by attempt 4 after step 123
-      ledger/attempt-000004/               who was handed what (ledger.py)
+      ledger/attempt-000004/               who was handed what (books/ledger.py)
       metrics/                             how good the model was after each epoch (evaluations.py)
       model/                               the trained model
       loss.jsonl                           its loss curve
@@ -24,7 +24,7 @@ Invariants, checked in tests/unit/ray_trainer/training/test_storage.py:
 2. On a local file system, a file is on the disk before the one that is written after it, and so are its
    folders where the file system can say so.
 
-Read next: checkpoint.py, ledger.py.
+Read next: checkpoint.py, books/ledger.py.
 """
 
 from __future__ import annotations

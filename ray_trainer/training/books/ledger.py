@@ -1,28 +1,27 @@
 """Who was handed what: the books of a run, from which the audit is made.
 
-Each rank writes, at each checkpoint and before it counts, one file with the steps since its last file (files
-are joined to larger ones later, part_files.py):
-for every step the samples that its loop was handed, each twice over: the place that was read (its position
-in manifest order, which follows from the plan) and the number of what was found there (in written order,
-which the header of the sample's own record says). So a record that lies where another belongs shows,
-whatever the plan says. Each attempt (one life of a group of workers) begins with a
-record of the checkpoint that it resumed from.
-
-An entry counts when the model that there is now has seen it. Which do, follows from the starts alone: the
-last valid checkpoint was taken by some attempt after some step; that attempt's entries up to there count,
-then those of the attempt that took the checkpoint it resumed from, up to that, and so on back to the
-beginning (`lineage`). Entries past a checkpoint that was resumed from are of steps that were done again:
-they stay in the files, but don't count.
+At each checkpoint, before it counts, each rank writes one file with the steps since its last file. For every
+step it lists the samples that the rank's loop was handed, each twice over: the place that was read (its
+position in manifest order, which follows from the plan), and the number of what was found there (in written
+order, from the header of the sample's own record). So a record that lies where another belongs shows,
+whatever the plan says. Each attempt (one life of a group of workers) begins with a record of the checkpoint
+that it resumed from.
 
     ledger/attempt-000004/start.json
     ledger/attempt-000004/saved.json    it has had a checkpoint
     ledger/attempt-000004/rank-000001-000000000101-000000000150.arrow    steps 101 to 150
 
-Invariants, checked in tests/unit/ray_trainer/training/test_ledger.py:
-1. A lineage's segments meet: each begins at the step at which the one before it ends.
+An entry counts when the present model has seen it. Which entries do follows from the start records alone
+(`lineage`): some attempt took the last valid checkpoint, after some step. That attempt's entries up to there
+count; then those of the attempt that took the checkpoint it resumed from, up to that one; and so on back to
+the beginning. Entries past a checkpoint that was resumed from are of steps that were done again: they stay in
+the files, but don't count.
+
+Invariants, checked in tests/unit/ray_trainer/training/books/test_ledger.py:
+1. The step ranges of a lineage meet: each begins at the step at which the one before it ends.
 2. What is written is read back, in the order of steps, whatever the number of ranks and files.
 
-Read next: audit.py.
+Read next: part_files.py (a rank's files), audit.py (what is made of them).
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evenload.ray_trainer.training.checkpoint import attempt_folder, attempt_number
+from evenload.ray_trainer.training.run_names import attempt_folder, attempt_number
 from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = [
     "AttemptStart",
     "LedgerPart",
     "ResumedFrom",
-    "Segment",
     "StepEntry",
+    "StepRange",
     "began_anew_at",
     "join_parts",
     "lineage",
@@ -178,7 +177,7 @@ class LedgerPart(NamedTuple):
         return table
 
 
-class Segment(NamedTuple):
+class StepRange(NamedTuple):
     """The steps of one attempt that count: `after_step` < step <= `until_step`."""
 
     attempt: int
@@ -186,7 +185,7 @@ class Segment(NamedTuple):
     until_step: int
 
     @classmethod
-    def whole(cls, attempt: int) -> Self:
+    def all_of(cls, attempt: int) -> Self:
         """All steps of an attempt."""
         return cls(attempt, 0, _EVER)
 
@@ -220,7 +219,7 @@ def read_starts(storage: RunStorage) -> tuple[dict[int, AttemptStart], tuple[str
             starts[attempt] = AttemptStart.model_validate_json(storage.read(name))
         except (FileNotFoundError, ValidationError) as error:
             # Killed while it was written, an attempt has no books either, and nothing is missing.
-            if read_parts(storage, Segment.whole(attempt)):
+            if read_parts(storage, StepRange.all_of(attempt)):
                 notes.append(f"{name} can't be read: {str(error).splitlines()[0]}")
     return starts, tuple(notes)
 
@@ -293,26 +292,24 @@ def join_parts(storage: RunStorage, parts: Sequence[LedgerPart]) -> tuple[Ledger
     return LedgerPart(first.attempt, first.rank, first.first_step, last.last_step, name), size_bytes
 
 
-def read_parts(storage: RunStorage, segment: Segment) -> list[LedgerPart]:
-    """The files that hold entries of a segment, by rank, then by step. Reads no content."""
-    folder = _folder(segment.attempt)
+def read_parts(storage: RunStorage, steps: StepRange) -> list[LedgerPart]:
+    """The files that hold entries of these steps, by rank, then by step. Reads no content."""
+    folder = _folder(steps.attempt)
     parts = []
     for name in storage.list_names(folder):
         if match := _PART.fullmatch(name):
             rank, first_step, last_step = (int(group) for group in match.groups())
-            parts.append(LedgerPart(segment.attempt, rank, first_step, last_step, f"{folder}/{name}"))
-    return [
-        p for p in sorted(parts) if p.last_step > segment.after_step and p.first_step <= segment.until_step
-    ]
+            parts.append(LedgerPart(steps.attempt, rank, first_step, last_step, f"{folder}/{name}"))
+    return [p for p in sorted(parts) if p.last_step > steps.after_step and p.first_step <= steps.until_step]
 
 
-def lineage(starts: Mapping[int, AttemptStart], *, attempt: int, step: int) -> list[Segment]:
+def lineage(starts: Mapping[int, AttemptStart], *, attempt: int, step: int) -> list[StepRange]:
     """The steps that a model has seen which `attempt` had after `step`, oldest first.
 
     Raises:
         ValueError: A start record is missing or impossible, so that what counts can't be known.
     """
-    segments: list[Segment] = []
+    ranges: list[StepRange] = []
     while True:
         start = starts.get(attempt)
         if start is None:
@@ -323,9 +320,9 @@ def lineage(starts: Mapping[int, AttemptStart], *, attempt: int, step: int) -> l
             raise ValueError(
                 f"attempt {attempt} says it resumed from {origin}, and is followed from step {step}"
             )
-        segments.append(Segment(attempt, after_step, step))
+        ranges.append(StepRange(attempt, after_step, step))
         if origin is None:
-            return segments[::-1]
+            return ranges[::-1]
         attempt, step = origin.attempt, origin.step
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from evenload.ray_trainer.training.books.ledger import Segment, StepEntry
+from evenload.ray_trainer.training.books.ledger import StepEntry, StepRange
 from evenload.ray_trainer.training.books.part_files import read_books
 from evenload.ray_trainer.training.storage import RunStorage
 
@@ -36,12 +36,12 @@ class LossPoint:
     count: float
 
 
-def read_curve(storage: RunStorage, segments: Iterable[Segment]) -> list[LossPoint]:
+def read_curve(storage: RunStorage, step_ranges: Iterable[StepRange]) -> list[LossPoint]:
     """The losses of the steps that count; a file that can't be read leaves its part out, and is logged."""
     sums: dict[int, float] = {}
     facts: dict[int, StepEntry] = {}
-    for segment in segments:
-        for part, entries, error in read_books(storage, segment, with_index=False):
+    for step_range in step_ranges:
+        for part, entries, error in read_books(storage, step_range, with_index=False):
             if error is not None:
                 logger.warning("%s can't be read: %s", part.name, error)
             for entry in entries:

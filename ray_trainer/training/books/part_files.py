@@ -9,12 +9,12 @@ is deleted. So a reader that finds both takes the larger one, and if that can't 
 which are all still there then. Who lists the files just before some are joined looks again. Where nothing may
 be deleted, files are joined all the same, so that readers have few to open; the smaller ones stay, unread.
 
-Invariants, checked in tests/unit/ray_trainer/training/test_part_files.py:
+Invariants, checked in tests/unit/ray_trainer/training/books/test_part_files.py:
 1. Killed at any operation of a join, or in the middle of a write, a run's audit stays exact.
 2. The number of files that are read grows with the logarithm of the number of checkpoints; so does the number
    of all files, where they may be deleted.
 
-Read next: ledger.py (what is in them), checkpoint_writer.py (who writes them).
+Read next: ledger.py (what is in them), running_attempt.py (who has them written, and when).
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ import pyarrow as pa
 from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.books.ledger import (
     LedgerPart,
-    Segment,
     StepEntry,
+    StepRange,
     join_parts,
+    mark_saved,
     read_parts,
     write_entries,
 )
@@ -55,18 +56,32 @@ class RankFiles:
         self._rank = rank
         self._world_size = world_size
         self._levels: list[list[LedgerPart]] = [[]]
+        self._unwritten: list[Sequence[StepEntry]] = []
         self._leftover: list[LedgerPart] = []
         self._is_leftover_told = False
 
     def write(self, entries: Sequence[StepEntry]) -> None:
-        """Write the entries of consecutive steps as one file; one that failed is written again as it was.
+        """Write the entries of consecutive steps, if there are any, as one file.
+
+        What can't be written is kept, and written first the next time.
 
         Raises:
             OSError: It can't be written.
         """
-        place = {"attempt": self._attempt, "rank": self._rank, "world_size": self._world_size}
-        name = write_entries(self._storage, entries, **place)
-        self._levels[0].append(LedgerPart(self._attempt, self._rank, entries[0].step, entries[-1].step, name))
+        if entries:
+            self._unwritten.append(entries)
+        while self._unwritten:
+            # One that fails is tried again under the same name, so what is left of it is replaced.
+            self._write(self._unwritten[0])
+            del self._unwritten[0]
+
+    def mark_saved(self, step: int) -> None:
+        """Write down that the attempt has had a checkpoint (ledger.py says what for).
+
+        Raises:
+            StorageUnwritableError: It can't be written.
+        """
+        mark_saved(self._storage, self._attempt, step)
 
     def join(self) -> None:
         """Make one file of each `JOINED` of a size. What fails is told in the log and done the next time."""
@@ -77,6 +92,11 @@ class RankFiles:
         except (OSError, TrainerError, pa.ArrowException) as error:
             logger.warning("books of %s stay in more files than need be: %s", self._storage.place(), error)
         self._delete_leftover()
+
+    def _write(self, entries: Sequence[StepEntry]) -> None:
+        place = {"attempt": self._attempt, "rank": self._rank, "world_size": self._world_size}
+        name = write_entries(self._storage, entries, **place)
+        self._levels[0].append(LedgerPart(self._attempt, self._rank, entries[0].step, entries[-1].step, name))
 
     def _join(self, level: int) -> None:
         parts = self._levels[level][:JOINED]
@@ -110,7 +130,7 @@ class Page(NamedTuple):
     """What there is of one file: its entries, or why it can't be read.
 
     Attributes:
-        entries: Those of the segment's steps.
+        entries: Those of the steps asked for.
         error: None: it was read.
     """
 
@@ -119,8 +139,8 @@ class Page(NamedTuple):
     error: Exception | None = None
 
 
-def read_books(storage: RunStorage, segment: Segment, *, with_index: bool = True) -> Iterator[Page]:
-    """The entries of a segment, by rank, then by step, each once, also while files are joined.
+def read_books(storage: RunStorage, steps: StepRange, *, with_index: bool = True) -> Iterator[Page]:
+    """The entries of an attempt's steps, by rank, then by step, each once, also while files are joined.
 
     Args:
         with_index: False leaves out the samples, which are nearly all of a file.
@@ -128,13 +148,13 @@ def read_books(storage: RunStorage, segment: Segment, *, with_index: bool = True
     Raises:
         StorageUnreadableError: The storage does not say.
     """
-    parts = read_parts(storage, segment)
+    parts = read_parts(storage, steps)
     for rank in sorted({part.rank for part in parts}):
-        yield from _read_rank(storage, segment, rank, parts, with_index=with_index)
+        yield from _read_rank(storage, steps, rank, parts, with_index=with_index)
 
 
 def _read_rank(
-    storage: RunStorage, segment: Segment, rank: int, parts: list[LedgerPart], *, with_index: bool
+    storage: RunStorage, steps: StepRange, rank: int, parts: list[LedgerPart], *, with_index: bool
 ) -> Iterator[Page]:
     done: list[LedgerPart] = []
     failed: dict[LedgerPart, Exception] = {}
@@ -152,14 +172,14 @@ def _read_rank(
                 failed[part] = error
                 continue
             # Joined with others since it was listed: there is a larger file, also of what was read already.
-            queue, at, listings, known = _in_order(read_parts(storage, segment), rank), 0, listings + 1, reach
+            queue, at, listings, known = _in_order(read_parts(storage, steps), rank), 0, listings + 1, reach
             continue
         except (OSError, pa.ArrowException, ValueError) as error:  # the last: a name that is no text
             failed[part] = error
             continue
         done.append(part)
         reach = max(reach, part.last_step)
-        yield Page(part, [entry for entry in entries if segment.covers(entry.step) and entry.step > known])
+        yield Page(part, [entry for entry in entries if steps.covers(entry.step) and entry.step > known])
     for part, reason in failed.items():
         # A join that was cut off leaves such a file, and all that it was made of.
         if not _is_covered(part, done):

@@ -1,18 +1,22 @@
-"""One rank's account of steps: the one that is open, and those not yet handed to the ledger.
+"""One rank's books while an attempt lasts: the open step, steps that no file holds yet, and the files.
 
-Read next: ledger.py, where the accounts end up.
+A step's loss may still be computed by the device when the step ends. So an entry is made when it is written,
+behind the loop, and the loop waits for no device.
+
+Read next: part_files.py (the files), ledger.py (what an entry says).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from evenload.ray_trainer.training.books.ledger import StepEntry
-from evenload.ray_trainer.training.model import DeferredSum
+from evenload.ray_trainer.training.books.part_files import RankFiles
+from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = ["OpenStep", "StepBooks"]
 
@@ -38,7 +42,7 @@ class OpenStep:
         self.stop: int = batch.cursor.samples_consumed
         self.start: int = self.stop - batch.global_num_samples
         self._loss: torch.Tensor | None = None
-        self._deferred: DeferredSum | None = None
+        self._deferred: _DeferredSum | None = None
 
     def add_loss(self, loss: torch.Tensor) -> None:
         loss = loss.detach().double()
@@ -47,7 +51,7 @@ class OpenStep:
     def defer_loss(self) -> None:
         """The step has ended: nothing is added any more."""
         zero = torch.zeros((), dtype=torch.float64)
-        self._deferred = DeferredSum(self._loss if self._loss is not None else zero)
+        self._deferred = _DeferredSum(self._loss if self._loss is not None else zero)
         self._loss = None
 
     def loss_sum(self) -> float:
@@ -61,9 +65,14 @@ class OpenStep:
 
 
 class StepBooks:
-    """Steps since the last checkpoint, in order. `add` and `take`: training thread."""
+    """One rank's books of one attempt. `add` and `take` are for the thread that trains.
 
-    def __init__(self) -> None:
+    Attributes:
+        files: For the thread that writes.
+    """
+
+    def __init__(self, storage: RunStorage, *, attempt: int, rank: int, world_size: int) -> None:
+        self.files = RankFiles(storage, attempt=attempt, rank=rank, world_size=world_size)
         self._steps: list[tuple[OpenStep, _Int64Array, _Int64Array]] = []
 
     def add(self, step: OpenStep) -> None:
@@ -73,13 +82,38 @@ class StepBooks:
         step.batch = None
         self._steps.append((step, index, number))
 
-    def take(self) -> Callable[[], Sequence[StepEntry]]:
-        """Close the account; the entries are made when they are asked for, on any thread."""
+    def take(self) -> Callable[[], None]:
+        """Close the account: what is returned writes it, on the thread that writes."""
         steps, self._steps = self._steps, []
-        return lambda: [
-            StepEntry(s.number, s.epoch, s.start, s.stop, s.count, s.loss_sum(), index, number)
-            for s, index, number in steps
-        ]
+        return lambda: self.files.write(
+            [
+                StepEntry(s.number, s.epoch, s.start, s.stop, s.count, s.loss_sum(), index, number)
+                for s, index, number in steps
+            ]
+        )
+
+
+class _DeferredSum:
+    """A number that the device has yet to compute, to be asked for later without stopping the device now.
+
+    Args:
+        total: A scalar tensor; not changed after this.
+    """
+
+    def __init__(self, total: torch.Tensor) -> None:
+        self._event: Any = None
+        self._total = total
+        if total.is_cuda:
+            self._total = torch.empty((), dtype=total.dtype, pin_memory=True)
+            self._total.copy_(total, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def value(self) -> float:
+        """The number; waits for the device to get there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return float(self._total)
 
 
 def _int64(positions: torch.Tensor) -> _Int64Array:

@@ -37,7 +37,7 @@ from evenload.ray_trainer.errors import (
     TrainingFailedError,
 )
 from evenload.ray_trainer.recipes.registry import find_recipe
-from evenload.ray_trainer.training.books.audit import covered_segments
+from evenload.ray_trainer.training.audit import covered_steps
 from evenload.ray_trainer.training.books.ledger import began_anew_at, read_starts
 from evenload.ray_trainer.training.books.loss_curve import (
     CURVE_NAME,
@@ -46,13 +46,13 @@ from evenload.ray_trainer.training.books.loss_curve import (
     read_curve,
     write_curve,
 )
-from evenload.ray_trainer.training.checkpoint import CheckpointStore, attempt_folder
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.events import Event, Note, StepDone, Stopping
 from evenload.ray_trainer.training.fence import DriverClaim, FenceWatch, claim_run, require_newest
 from evenload.ray_trainer.training.on_ray.board_line import BoardLine
 from evenload.ray_trainer.training.on_ray.ray_cluster import ClusterFacts, joined_cluster
 from evenload.ray_trainer.training.on_ray.worker import Loop, WorkerJob, run_worker
-from evenload.ray_trainer.training.run_names import default_run_name
+from evenload.ray_trainer.training.run_names import attempt_folder, default_run_name
 from evenload.ray_trainer.training.run_record import (
     FinishedRecord,
     find_run,
@@ -281,8 +281,8 @@ class _Driver:
         record = find_run(self._storage)
         if record is None:  # a loop of one's own, without a session
             return []
-        segments, _ = covered_segments(self._storage, record.run_id)
-        curve = read_curve(self._storage, [segment for segment, _ in segments])
+        step_ranges, _ = covered_steps(self._storage, record.run_id)
+        curve = read_curve(self._storage, [step_range for step_range, _ in step_ranges])
         write_curve(self._storage, curve)
         return curve
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.local_cluster import LocalCluster
 from evenload.ray_trainer.reading.reader import DatasetReader
-from evenload.ray_trainer.training.books.audit import audit
+from evenload.ray_trainer.training.audit import audit
 from evenload.ray_trainer.training.session import Session
 
 NUM_SAMPLES = 900

@@ -20,7 +20,7 @@ import pytest
 
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
-from evenload.ray_trainer.training.books.audit import audit, covered_segments
+from evenload.ray_trainer.training.audit import audit, covered_steps
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.storage import RunStorage
@@ -83,12 +83,12 @@ class Training:
         assert report.exactly_once, report
         assert [epoch.samples for epoch in report.epochs] == [NUM_SAMPLES] * epochs
         # The samples' own ids, as the loops wrote them down, agree.
-        segments, _ = covered_segments(self.storage, read_run(self.storage).run_id)
+        step_ranges, _ = covered_steps(self.storage, read_run(self.storage).run_id)
         seen: Counter[tuple[int, int]] = Counter()
         for path in self.folder.glob("handed-out-*.jsonl"):
             for line in path.read_text().splitlines():
                 entry = json.loads(line)
-                if any(s.attempt == entry["attempt"] and s.covers(entry["step"]) for s, _ in segments):
+                if any(s.attempt == entry["attempt"] and s.covers(entry["step"]) for s, _ in step_ranges):
                     seen.update((entry["epoch"], i) for i in entry["ids"])
         assert seen == {(epoch, i): 1 for epoch in range(epochs) for i in range(NUM_SAMPLES)}
 

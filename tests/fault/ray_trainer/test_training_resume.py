@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from evenload.ray_trainer.training.books.audit import AuditReport, audit_run, covered_segments
+from evenload.ray_trainer.training.audit import AuditReport, audit_run, covered_steps
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.storage import RunStorage
@@ -43,13 +43,13 @@ def log_entries(folder: Path) -> list[dict[str, Any]]:
 def samples_that_count(folder: Path) -> Counter[tuple[int, int]]:
     """From the loop's own log and the lineage: (epoch, sample) -> how often the final model saw it."""
     storage = RunStorage(folder / "storage", "toy")
-    segments, notes = covered_segments(storage, read_run(storage).run_id)
+    step_ranges, notes = covered_steps(storage, read_run(storage).run_id)
     assert notes == []
     return Counter(
         (entry["epoch"], sample)
         for entry in log_entries(folder)
-        for segment, _ in segments
-        if segment.attempt == entry["attempt"] and segment.covers(entry["step"])
+        for step_range, _ in step_ranges
+        if step_range.attempt == entry["attempt"] and step_range.covers(entry["step"])
         for sample in entry["index"]
     )
 
@@ -65,12 +65,12 @@ def assert_every_sample_once(folder: Path, *, epochs: int = 2) -> None:
 
 def losses_that_count(folder: Path) -> dict[tuple[int, str], str]:
     storage = RunStorage(folder / "storage", "toy")
-    segments, _ = covered_segments(storage, read_run(storage).run_id)
+    step_ranges, _ = covered_steps(storage, read_run(storage).run_id)
     counted = {}
     for path in sorted(folder.glob("handed-out-*.jsonl")):
         rank = path.stem.rpartition("-")[2]
         for entry in map(json.loads, path.read_text().splitlines()):
-            if any(s.attempt == entry["attempt"] and s.covers(entry["step"]) for s, _ in segments):
+            if any(s.attempt == entry["attempt"] and s.covers(entry["step"]) for s, _ in step_ranges):
                 counted[entry["step"], rank] = entry["loss"]
     return counted
 

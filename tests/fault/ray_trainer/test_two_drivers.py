@@ -11,7 +11,7 @@ from typing import Any
 
 import stamina
 
-from evenload.ray_trainer.training.books.audit import audit_run, covered_segments
+from evenload.ray_trainer.training.audit import audit_run, covered_steps
 from evenload.ray_trainer.training.checkpoint import Checkpoint, CheckpointStore
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.storage import RunStorage
@@ -55,13 +55,13 @@ def test_ranks_that_sleep_while_others_train_stop_when_they_wake_and_every_sampl
     report = audit_run(storage, record, num_samples=NUM_SAMPLES)
     assert report.exactly_once, report
     # What the loops themselves wrote down agrees.
-    segments, _ = covered_segments(storage, record.run_id)
+    step_ranges, _ = covered_steps(storage, record.run_id)
     seen = Counter(
         (entry["epoch"], sample)
         for path in tmp_path.glob("handed-out-*.jsonl")
         for entry in map(json.loads, path.read_text().splitlines())
-        for segment, _ in segments
-        if segment.attempt == entry["attempt"] and segment.covers(entry["step"])
+        for step_range, _ in step_ranges
+        if step_range.attempt == entry["attempt"] and step_range.covers(entry["step"])
         for sample in entry["index"]
     )
     assert seen == {(epoch, sample): 1 for epoch in range(epochs) for sample in range(NUM_SAMPLES)}

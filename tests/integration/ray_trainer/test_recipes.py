@@ -20,7 +20,7 @@ from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.ray_trainer.errors import ColumnChoiceError, LabelError, ModelUnavailableError, RunMismatchError
 from evenload.ray_trainer.recipes import find_recipe
-from evenload.ray_trainer.training.books.audit import audit, covered_segments
+from evenload.ray_trainer.training.audit import audit, covered_steps
 from evenload.ray_trainer.training.evaluations import read_evaluations
 from evenload.ray_trainer.training.events import Evaluated, Note, StepDone
 from evenload.ray_trainer.training.run_record import read_run
@@ -191,8 +191,8 @@ def run_ranks(
 
 def kept_metrics(storage: Path, run: str) -> dict[int, dict[str, float]]:
     place = RunStorage(storage, run)
-    segments, _ = covered_segments(place, read_run(place).run_id)
-    last = segments[-1][0]
+    step_ranges, _ = covered_steps(place, read_run(place).run_id)
+    last = step_ranges[-1][0]
     return read_evaluations(place, attempt=last.attempt, step=last.until_step)
 
 

@@ -17,7 +17,7 @@ import pytest
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.ray_trainer.errors import JobError, UnknownRecipeError
-from evenload.ray_trainer.training.books.audit import audit
+from evenload.ray_trainer.training.audit import audit
 from evenload.ray_trainer.training.on_ray.submit import submit
 from evenload.ray_trainer.training.train_config import TrainConfig
 

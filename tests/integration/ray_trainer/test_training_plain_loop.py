@@ -20,7 +20,7 @@ from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.ray_trainer.errors import RunMismatchError, UnknownRunError
 from evenload.ray_trainer.reading.reader import DatasetReader
 from evenload.ray_trainer.reading.testing import MemoryReader
-from evenload.ray_trainer.training.books.audit import audit
+from evenload.ray_trainer.training.audit import audit
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.group_progress import group_of
 from evenload.ray_trainer.training.session import Session

@@ -24,7 +24,7 @@ from evenload.ray_trainer.reading.sample_split import SampleSplit, SplitTable
 from evenload.ray_trainer.reading.step_source import FetchedBlocks, HeldWhole, StepSource, build_whole
 from evenload.ray_trainer.reading.step_stream import StepStream, group_steps
 from evenload.ray_trainer.reading.whole_copy import WholeCopy
-from evenload.ray_trainer.training.books.audit import EpochAudit, audit_run
+from evenload.ray_trainer.training.audit import EpochAudit, audit_run
 from evenload.ray_trainer.training.books.ledger import AttemptStart, StepEntry, write_entries, write_start
 from evenload.ray_trainer.training.books.placement import Placement
 from evenload.ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished

@@ -9,22 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evenload.ray_trainer.training.books.audit import AuditReport, audit_run
+from evenload.ray_trainer.training.audit import AuditReport, audit_run
 from evenload.ray_trainer.training.books.ledger import (
     AttemptStart,
     ResumedFrom,
-    Segment,
     StepEntry,
+    StepRange,
     read_parts,
     write_entries,
     write_start,
 )
-from evenload.ray_trainer.training.checkpoint import (
-    CheckpointIndex,
-    CheckpointStore,
-    attempt_folder,
-    checkpoint_name,
-)
+from evenload.ray_trainer.training.checkpoint import CheckpointIndex, CheckpointStore, checkpoint_name
+from evenload.ray_trainer.training.run_names import attempt_folder
 from evenload.ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished
 from evenload.ray_trainer.training.storage import RunStorage
 
@@ -156,8 +152,8 @@ def test_a_finished_run_counts_though_its_checkpoints_were_deleted(exact: Books)
 
 
 def counted_parts(books: Books) -> list[str]:
-    segments = [Segment(1, 0, 2), Segment(2, 2, 6), Segment(3, 6, 10)]
-    return [part.name for segment in segments for part in read_parts(books.storage, segment)]
+    step_ranges = [StepRange(1, 0, 2), StepRange(2, 2, 6), StepRange(3, 6, 10)]
+    return [part.name for step_range in step_ranges for part in read_parts(books.storage, step_range)]
 
 
 def test_removing_any_file_of_the_books_makes_the_audit_fail(exact: Books) -> None:
@@ -175,8 +171,8 @@ def test_removing_any_file_of_the_books_makes_the_audit_fail(exact: Books) -> No
 
 @pytest.mark.parametrize("change", ["remove", "repeat", "drop a sample", "repeat a sample", "swap a sample"])
 def test_changing_any_entry_of_the_books_makes_the_audit_fail(exact: Books, change: str) -> None:
-    for segment in (Segment(1, 0, 2), Segment(2, 2, 6), Segment(3, 6, 10)):
-        for part in read_parts(exact.storage, segment):
+    for step_range in (StepRange(1, 0, 2), StepRange(2, 2, 6), StepRange(3, 6, 10)):
+        for part in read_parts(exact.storage, step_range):
             content = exact.storage.read(part.name)
             entries = part.read(exact.storage)
             for at in range(len(entries)):
@@ -257,7 +253,7 @@ def test_a_damaged_entry_is_a_finding_and_its_samples_are_missing(
     exact: Books, field: str, wrong: int
 ) -> None:
     name = counted_parts(exact)[0]
-    entries = read_parts(exact.storage, Segment(1, 0, 2))[0].read(exact.storage)
+    entries = read_parts(exact.storage, StepRange(1, 0, 2))[0].read(exact.storage)
     damaged = replace(entries[0], **{field: np.array([wrong, 3], dtype=np.int64)})
     exact.storage.delete_file(name)
     rewrite(exact.storage, name, [damaged, *entries[1:]])
@@ -275,7 +271,7 @@ def test_a_damaged_entry_is_a_finding_and_its_samples_are_missing(
 )
 def test_an_entry_that_names_an_impossible_place_is_a_finding(exact: Books, wrong: dict[str, int]) -> None:
     name = counted_parts(exact)[0]
-    entries = read_parts(exact.storage, Segment(1, 0, 2))[0].read(exact.storage)
+    entries = read_parts(exact.storage, StepRange(1, 0, 2))[0].read(exact.storage)
     exact.storage.delete_file(name)
     rewrite(exact.storage, name, [replace(entries[0], **wrong), *entries[1:]])
 

@@ -14,9 +14,9 @@ from evenload.ray_trainer.training.checkpoint import (
     Checkpoint,
     CheckpointIndex,
     CheckpointStore,
-    attempt_folder,
     checkpoint_name,
 )
+from evenload.ray_trainer.training.run_names import attempt_folder
 from evenload.ray_trainer.training.storage import HashingWriter, RunStorage
 
 STATE = bytes(range(256)) * 4

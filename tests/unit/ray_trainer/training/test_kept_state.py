@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from evenload.ray_trainer.errors import CheckpointMismatchError
 from evenload.ray_trainer.reading.batch import Batch
 from evenload.ray_trainer.reading.testing import MemoryReader
-from evenload.ray_trainer.training.books.audit import covered_segments
+from evenload.ray_trainer.training.audit import covered_steps
 from evenload.ray_trainer.training.books.loss_curve import read_curve
 from evenload.ray_trainer.training.model import detached_copy
 from evenload.ray_trainer.training.run_record import read_run
@@ -202,9 +202,9 @@ def test_the_loss_in_the_books_is_not_scaled(tmp_path: Path) -> None:
     run = Mixed(tmp_path)
     run.train()
     storage = RunStorage(tmp_path, "toy")
-    segments, _ = covered_segments(storage, read_run(storage).run_id)
+    step_ranges, _ = covered_steps(storage, read_run(storage).run_id)
 
-    for point in read_curve(storage, [segment for segment, _ in segments]):
+    for point in read_curve(storage, [step_range for step_range, _ in step_ranges]):
         assert point.loss * point.count == pytest.approx(run.seen[point.step][0], rel=1e-6)
 
 

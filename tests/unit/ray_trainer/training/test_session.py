@@ -29,8 +29,8 @@ from evenload.ray_trainer.errors import (
 from evenload.ray_trainer.planning.rule import plan_fingerprint
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training import running_attempt
-from evenload.ray_trainer.training.books.audit import audit_run
-from evenload.ray_trainer.training.books.ledger import AttemptStart, Segment, read_parts, write_start
+from evenload.ray_trainer.training.audit import audit_run
+from evenload.ray_trainer.training.books.ledger import AttemptStart, StepRange, read_parts, write_start
 from evenload.ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
 from evenload.ray_trainer.training.fence import FenceWatch, claim_run
 from evenload.ray_trainer.training.model import detached_copy
@@ -156,10 +156,10 @@ def test_the_audit_agrees_with_what_the_loop_itself_saw(tmp_path: Path) -> None:
     assert sorted(handed_out) == [(epoch, i) for epoch in range(2) for i in range(NUM_SAMPLES)]
     booked = [
         (entry.epoch, int(i))
-        for segment in (Segment(1, 0, resumed_at), Segment(2, resumed_at, 12))
-        for part in read_parts(storage, segment)
+        for step_range in (StepRange(1, 0, resumed_at), StepRange(2, resumed_at, 12))
+        for part in read_parts(storage, step_range)
         for entry in part.read(storage)
-        if segment.covers(entry.step)
+        if step_range.covers(entry.step)
         for i in entry.index
     ]
     assert booked == handed_out

@@ -1,18 +1,22 @@
 """Was every sample used exactly once per epoch? Said from the books, not from the plan.
 
-The ledger says what each rank's loop was really handed (ledger.py); which of its entries the model has
-seen follows from the chain of checkpoints. Per epoch, these entries are compared with the manifest: a
-sample of the dataset whose number no entry names is missing, one named again is repeated. Numbers are those
-in the records' own headers, so a record that lies in another's place makes its samples repeated and the
-other's missing; where two have changed places, every sample is still there, and placement.py notices that.
-An epoch that the run has not gone past is never called exact, however good it looks so far.
+The books say what each rank's loop was really handed (books/ledger.py). Which of their entries the present
+model has seen follows from the run's end, or from its newest checkpoint, backwards. Per epoch, these entries
+are compared with the manifest: a sample of the dataset whose number no entry names is missing, one named
+again is repeated. Numbers are those in the records' own headers, so a record that lies in another's place
+makes its samples repeated and the other's missing; where two have changed places, every sample is still
+there, and placement.py notices that. An epoch that the run has not gone past is never called exact, however
+good it looks so far.
+
+This stands above books, checkpoints and the run's record, which don't know each other: only here are all
+three read.
 
 Invariants, checked in tests/unit/ray_trainer/training/test_audit.py:
 1. Removing or repeating any entry, or any file, of a run whose audit was exact makes the audit fail.
 2. Steps that were done again after a failure count once.
 3. Whatever a damaged entry says, it is a note and no exception, and its samples count as missing.
 
-Read next: ledger.py, for what is in the books.
+Read next: books/ledger.py, for what is in the books.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ from evenload.kafka_connection.environment import resolve_connection
 from evenload.ray_trainer.errors import RunMismatchError
 from evenload.ray_trainer.reading.sample_split import SampleSplit
 from evenload.ray_trainer.training.books.ledger import (
-    Segment,
     StepEntry,
+    StepRange,
     began_anew_at,
     lineage,
     read_starts,
@@ -43,7 +47,7 @@ from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.run_record import RunRecord, read_finished, read_run
 from evenload.ray_trainer.training.storage import RunStorage
 
-__all__ = ["AuditReport", "EpochAudit", "audit", "audit_run", "counted_entries", "covered_segments"]
+__all__ = ["AuditReport", "EpochAudit", "audit", "audit_run", "counted_entries", "covered_steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,9 @@ def audit_run(
             part of its dataset; None: all.
         placement: Of the dataset, to notice records that have changed places; None: that isn't looked at.
     """
-    segments, notes = covered_segments(storage, record.run_id)
+    step_ranges, notes = covered_steps(storage, record.run_id)
     books: dict[int, _EpochBook] = {}
-    for entry in counted_entries(storage, segments, notes, num_samples=num_samples):
+    for entry in counted_entries(storage, step_ranges, notes, num_samples=num_samples):
         if entry.epoch not in books:
             books[entry.epoch] = _EpochBook(entry.epoch, num_samples, expected)
         books[entry.epoch].add(entry)
@@ -158,11 +162,12 @@ def audit_run(
     return AuditReport(storage.run, record.dataset, num_samples, epochs, exact, tuple(notes))
 
 
-def covered_segments(storage: RunStorage, run_id: str) -> tuple[list[tuple[Segment, int]], list[str]]:
+def covered_steps(storage: RunStorage, run_id: str) -> tuple[list[tuple[StepRange, int]], list[str]]:
     """The steps that the model has seen, from the run's end or its last valid checkpoint backwards.
 
     Returns:
-        Segments, oldest first, each with its number of ranks; and a sentence for all that can't be known.
+        Ranges of steps, oldest first, each with its number of ranks; and a sentence for each thing that can't
+        be known.
     """
     starts, unreadable = read_starts(storage)
     notes = list(unreadable)
@@ -178,24 +183,24 @@ def covered_segments(storage: RunStorage, run_id: str) -> tuple[list[tuple[Segme
         return [], [*notes, "the run has no valid checkpoint yet, so nothing that it did counts"]
     attempt, step = max(ends)
     try:
-        segments = lineage(starts, attempt=attempt, step=step)
+        step_ranges = lineage(starts, attempt=attempt, step=step)
     except ValueError as error:
         return [], [*notes, str(error)]
-    return [(segment, starts[segment.attempt].world_size) for segment in segments], notes
+    return [(step_range, starts[step_range.attempt].world_size) for step_range in step_ranges], notes
 
 
 def counted_entries(
     storage: RunStorage,
-    segments: Iterable[tuple[Segment, int]],
+    step_ranges: Iterable[tuple[StepRange, int]],
     notes: list[str],
     *,
     num_samples: int,
 ) -> Iterator[StepEntry]:
     """The entries that count and that can be true; what is wrong with the books is added to `notes`."""
     unnumbered: list[str] = []  # one note for all: a long run of an earlier version has thousands
-    for segment, world_size in segments:
+    for step_range, world_size in step_ranges:
         steps_by_rank = dict.fromkeys(range(world_size), 0)
-        for part, entries, error in read_books(storage, segment):
+        for part, entries, error in read_books(storage, step_range):
             if error is not None:
                 notes.append(f"{part.name} can't be read: {error}")
                 continue
@@ -209,13 +214,13 @@ def counted_entries(
             if any(entry.number is None for entry in entries):
                 unnumbered.append(part.name)
             yield from (entry for entry, reason in zip(entries, reasons, strict=True) if not reason)
-        wanted = segment.until_step - segment.after_step
+        wanted = step_range.until_step - step_range.after_step
         odd = {rank: steps for rank, steps in steps_by_rank.items() if steps != wanted}
         if odd:
             counts = ", ".join(f"{steps} of rank {rank}" for rank, steps in odd.items())
             notes.append(
-                f"attempt {segment.attempt} did the {wanted} steps {segment.after_step + 1} to "
-                f"{segment.until_step} with {world_size} ranks, but the books have {counts}"
+                f"attempt {step_range.attempt} did the {wanted} steps {step_range.after_step + 1} to "
+                f"{step_range.until_step} with {world_size} ranks, but the books have {counts}"
             )
     if unnumbered:
         notes.append(

@@ -11,23 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evenload.ray_trainer.training.books.audit import audit_run
+from evenload.ray_trainer.training.audit import audit_run
 from evenload.ray_trainer.training.books.ledger import (
     AttemptStart,
     LedgerPart,
-    Segment,
     StepEntry,
+    StepRange,
     read_parts,
     write_start,
 )
 from evenload.ray_trainer.training.books.loss_curve import read_curve
 from evenload.ray_trainer.training.books.part_files import JOINED, RankFiles, read_books
-from evenload.ray_trainer.training.checkpoint import (
-    CheckpointIndex,
-    CheckpointStore,
-    attempt_folder,
-    checkpoint_name,
-)
+from evenload.ray_trainer.training.checkpoint import CheckpointIndex, CheckpointStore, checkpoint_name
+from evenload.ray_trainer.training.run_names import attempt_folder
 from evenload.ray_trainer.training.run_record import RunRecord
 from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.testing import interposed_storage
@@ -97,7 +93,7 @@ def audit_is_exact(folder: Path) -> bool:
         return True
     num_steps = found.index.step
     report = audit_run(storage, RECORD, num_samples=num_steps * BATCH)
-    curve = read_curve(storage, [Segment(1, 0, num_steps)])
+    curve = read_curve(storage, [StepRange(1, 0, num_steps)])
     losses = [(step, step * WORLD_SIZE / BATCH) for step in range(1, num_steps + 1)]
     is_whole = [(point.step, point.loss) for point in curve] == losses
     # Entries of before numbers were kept are noted; nothing else is.
@@ -121,11 +117,11 @@ def test_files_stay_few_and_every_entry_comes_back_once(tmp_path: Path) -> None:
     train(tmp_path, num_checkpoints)
     storage = RunStorage(tmp_path, "run")
 
-    parts = read_parts(storage, Segment.whole(1))
+    parts = read_parts(storage, StepRange.all_of(1))
     levels = math.ceil(math.log(num_checkpoints, JOINED))
     assert len(parts) <= WORLD_SIZE * levels * JOINED
     assert len(parts) == WORLD_SIZE * (2 + 3)
-    pages = list(read_books(storage, Segment(1, 5, num_checkpoints - 2)))
+    pages = list(read_books(storage, StepRange(1, 5, num_checkpoints - 2)))
     assert [(page.part.rank, entry.step) for page in pages for entry in page.entries] == [
         (rank, step) for rank in range(WORLD_SIZE) for step in range(6, num_checkpoints - 1)
     ]
@@ -148,7 +144,7 @@ def test_killed_at_any_operation_of_a_join_the_audit_is_exact(tmp_path: Path) ->
 def test_a_join_cut_off_in_the_middle_of_its_write_is_passed_over(tmp_path: Path) -> None:
     train(tmp_path, JOINED)
     storage = RunStorage(tmp_path, "run")
-    (joined,) = (part for part in read_parts(storage, Segment.whole(1)) if part.rank == 0)
+    (joined,) = (part for part in read_parts(storage, StepRange.all_of(1)) if part.rank == 0)
     content = storage.read(joined.name)
     for step in range(1, JOINED + 1):
         RankFiles(storage, attempt=1, rank=0, world_size=WORLD_SIZE).write([entry_of(step, 0)])
@@ -157,7 +153,7 @@ def test_a_join_cut_off_in_the_middle_of_its_write_is_passed_over(tmp_path: Path
         assert audit_is_exact(tmp_path)
 
     smaller = [
-        part for part in read_parts(storage, Segment.whole(1)) if part.last_step == 3 and not part.rank
+        part for part in read_parts(storage, StepRange.all_of(1)) if part.last_step == 3 and not part.rank
     ]
     storage.delete_file(smaller[0].name)
     assert not audit_is_exact(tmp_path)
@@ -178,7 +174,7 @@ def test_files_that_are_joined_while_an_audit_reads_are_found_again(
         return real(part, *arguments, with_index=with_index)
 
     monkeypatch.setattr(LedgerPart, "read", read)
-    pages = list(read_books(storage, Segment.whole(1)))
+    pages = list(read_books(storage, StepRange.all_of(1)))
 
     assert [page.error for page in pages] == [None] * len(pages)
     steps = [entry.step for page in pages for entry in page.entries]
@@ -200,12 +196,12 @@ def test_where_nothing_may_be_deleted_files_are_joined_all_the_same_and_nothing_
         train(tmp_path, num_checkpoints)
         storage = RunStorage(tmp_path, "run")
         assert audit_is_exact(tmp_path)
-        names = {(p.rank, p.first_step, p.last_step) for p in read_parts(storage, Segment.whole(1))}
+        names = {(p.rank, p.first_step, p.last_step) for p in read_parts(storage, StepRange.all_of(1))}
         assert {(rank, 1, num_checkpoints) for rank in range(WORLD_SIZE)} <= names
         told = [line for line in caplog.messages if "AccessDenied" in line and "books" in line]
         assert len(told) == WORLD_SIZE  # once for each rank
         # Whichever of the larger files is damaged, those that it was made of are still there.
-        for name in [p.name for p in read_parts(storage, Segment.whole(1)) if p.first_step != p.last_step]:
+        for name in [p.name for p in read_parts(storage, StepRange.all_of(1)) if p.first_step != p.last_step]:
             content = storage.read(name)
             storage.write(name, content[:100])
             assert audit_is_exact(tmp_path), name
@@ -215,10 +211,10 @@ def test_where_nothing_may_be_deleted_files_are_joined_all_the_same_and_nothing_
         for step in range(101, 101 + JOINED):
             files.write([entry_of(step, 0)])
         files.join()
-        assert len(read_parts(storage, Segment(1, 100, 200))) == JOINED + 1
+        assert len(read_parts(storage, StepRange(1, 100, 200))) == JOINED + 1
         is_allowed = True
         files.join()
-        assert len(read_parts(storage, Segment(1, 100, 200))) == 1
+        assert len(read_parts(storage, StepRange(1, 100, 200))) == 1
 
 
 @pytest.mark.parametrize("operation", ["read", "write", "delete"])
@@ -240,9 +236,9 @@ def test_a_join_that_fails_is_done_the_next_time(
         fails[0] = lambda: True
         files.join()
         assert "stay in more files than need be" in caplog.text
-        pages = list(read_books(plain, Segment.whole(1)))
+        pages = list(read_books(plain, StepRange.all_of(1)))
         assert [entry.step for page in pages for entry in page.entries] == list(range(1, JOINED + 1))
         fails[0] = lambda: False
         files.join()
 
-    assert len(read_parts(RunStorage(tmp_path, "run"), Segment.whole(1))) == 1
+    assert len(read_parts(RunStorage(tmp_path, "run"), StepRange.all_of(1))) == 1

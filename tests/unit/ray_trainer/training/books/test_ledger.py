@@ -11,8 +11,8 @@ import pytest
 from evenload.ray_trainer.training.books.ledger import (
     AttemptStart,
     ResumedFrom,
-    Segment,
     StepEntry,
+    StepRange,
     lineage,
     list_attempts,
     read_parts,
@@ -46,7 +46,7 @@ def test_entries_come_back_as_they_were_written(storage: RunStorage) -> None:
     entries = [entry_of(3, [7, 5], loss_sum=0.1), entry_of(4, []), entry_of(5, [2**40])]
 
     write_entries(storage, entries, attempt=2, rank=1, world_size=2)
-    (part,) = read_parts(storage, Segment(2, 0, 9))
+    (part,) = read_parts(storage, StepRange(2, 0, 9))
 
     assert part[:4] == (2, 1, 3, 5)
     for read, written in zip(part.read(storage), entries, strict=True):
@@ -66,7 +66,7 @@ def test_only_files_that_overlap_a_segment_are_read(storage: RunStorage) -> None
         entries = [entry_of(first, [first]), entry_of(first + 1, [first + 1])]
         write_entries(storage, entries, attempt=1, rank=0, world_size=1)
 
-    parts = read_parts(storage, Segment(1, 2, 5))
+    parts = read_parts(storage, StepRange(1, 2, 5))
 
     assert [(part.first_step, part.last_step) for part in parts] == [(3, 4), (5, 6)]
 
@@ -74,7 +74,7 @@ def test_only_files_that_overlap_a_segment_are_read(storage: RunStorage) -> None
 def test_a_truncated_file_is_an_error_and_never_less_entries(storage: RunStorage) -> None:
     name = write_entries(storage, [entry_of(s, [s]) for s in range(1, 50)], attempt=1, rank=0, world_size=1)
     content = storage.read(name)
-    (part,) = read_parts(storage, Segment(1, 0, 99))
+    (part,) = read_parts(storage, StepRange(1, 0, 99))
 
     for length in range(0, len(content), 7):
         storage.write(name, content[:length])
@@ -101,20 +101,24 @@ def test_starts_are_listed_and_unreadable_ones_with_books_are_named(storage: Run
 def test_a_lineage_goes_back_through_the_checkpoints_that_were_resumed_from() -> None:
     starts = {1: start_of(1), 2: start_of(2, after=(1, 20)), 3: start_of(3, after=(2, 25))}
 
-    assert lineage(starts, attempt=3, step=40) == [Segment(1, 0, 20), Segment(2, 20, 25), Segment(3, 25, 40)]
+    assert lineage(starts, attempt=3, step=40) == [
+        StepRange(1, 0, 20),
+        StepRange(2, 20, 25),
+        StepRange(3, 25, 40),
+    ]
 
 
 def test_what_a_failed_attempt_did_past_its_last_checkpoint_does_not_count() -> None:
     # Attempt 2 fell back from a bad checkpoint to step 10, and died before a checkpoint of its own.
     starts = {1: start_of(1), 2: start_of(2, after=(1, 10)), 3: start_of(3, after=(1, 20))}
 
-    assert lineage(starts, attempt=3, step=30) == [Segment(1, 0, 20), Segment(3, 20, 30)]
+    assert lineage(starts, attempt=3, step=30) == [StepRange(1, 0, 20), StepRange(3, 20, 30)]
 
 
 def test_a_run_that_began_anew_forgets_what_was_before() -> None:
     starts = {1: start_of(1), 2: start_of(2)}
 
-    assert lineage(starts, attempt=2, step=30) == [Segment(2, 0, 30)]
+    assert lineage(starts, attempt=2, step=30) == [StepRange(2, 0, 30)]
 
 
 def test_a_lineage_with_a_missing_or_impossible_start_is_refused() -> None:
@@ -132,7 +136,7 @@ def test_the_loss_of_a_step_is_over_all_ranks_and_an_epochs_over_its_steps(stora
         entries = [entry_of(step, [step], loss_sum=loss) for step, loss in enumerate(losses, 1)]
         write_entries(storage, entries, attempt=1, rank=rank, world_size=2)
 
-    curve = read_curve(storage, [Segment(1, 0, 2)])
+    curve = read_curve(storage, [StepRange(1, 0, 2)])
 
     assert [(point.step, point.loss) for point in curve] == [(1, 1.5), (2, 2.0)]
     assert mean_by_epoch(curve) == [1.75]
@@ -144,7 +148,7 @@ def test_the_loss_of_a_step_is_over_all_ranks_and_an_epochs_over_its_steps(stora
 def test_a_loss_that_is_no_number_is_null_in_the_curve(storage: RunStorage) -> None:
     write_entries(storage, [entry_of(1, [1], loss_sum=float("nan"))], attempt=1, rank=0, world_size=1)
 
-    curve = read_curve(storage, [Segment(1, 0, 1)])
+    curve = read_curve(storage, [StepRange(1, 0, 1)])
     write_curve(storage, curve)
 
     assert json.loads(storage.read("loss.jsonl"))["loss"] is None

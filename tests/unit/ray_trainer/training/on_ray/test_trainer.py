@@ -1,7 +1,8 @@
-"""A finished run gives its result again to whoever asks for the same training, and to nobody else."""
+"""A finished run gives its result again to whoever asks for the same training, and to nobody else; names."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from evenload.ray_trainer.errors import RunMismatchError
-from evenload.ray_trainer.training.on_ray.trainer import _Driver, train
+from evenload.ray_trainer.training.on_ray.trainer import _Driver, _loop_name, train
 from evenload.ray_trainer.training.run_record import FinishedRecord, create_run, new_run, write_finished
 from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
@@ -84,3 +85,8 @@ def test_a_run_that_was_stopped_does_not_name_the_model_of_an_earlier_finish(tmp
 
     assert driver._result({**outcome, "is_stopped": True}, 0).model_path is None
     assert driver._result({**outcome, "is_stopped": False}, 0).model_path == storage.place("model")
+
+
+def test_a_loop_without_a_name_still_names_its_run() -> None:
+    assert _loop_name(functools.partial(print)) == "loop"
+    assert _loop_name(lambda _: None) == "lambda"
