@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.balance import balance
-from benchmarks.imbalance import imbalance
+from benchmarks.balance.command import balance
+from benchmarks.imbalance.command import imbalance
 from benchmarks.read import read
-from benchmarks.scale import scale
-from benchmarks.telemetry import telemetry
+from benchmarks.scale.command import scale
+from benchmarks.telemetry.command import telemetry
 from benchmarks.uneven import uneven
-from benchmarks.write import write
+from benchmarks.write.command import write
 
 BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale, telemetry, imbalance)
 

@@ -20,8 +20,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.balance_runs import run_once
 from benchmarks.layouts import Layout
+from benchmarks.one_load import load_once
 from benchmarks.outcome import ALLOWED_POINTS, POINT, Outcome, are_all_within_a_point
 from benchmarks.records import Rows, cifar10, cola, texts_and_images
 from benchmarks.results import keep, machine, results_option
@@ -105,7 +105,7 @@ def uneven(quick: bool, folder: Path | None) -> None:
                     case = Case(layout=layout, records=rows)
                     for strategy in ALL:
                         status.update(f"{layout.name}, {rows.name}: {strategy.name}")
-                        outcome = run_once(stage, case, strategy)
+                        outcome = load_once(stage, case, strategy)
                         runs.append(Run(case=case, strategy=strategy.name, outcome=outcome))
                     console.print(table_of(runs[-len(ALL) :]))
     keep(document(runs), lambda: draw(runs), folder, is_whole=not quick)

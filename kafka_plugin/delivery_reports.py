@@ -1,7 +1,7 @@
 """Delivery reports: each is checked and counted, and passed on to whoever wants it.
 
 There is one for each record, so what one costs is most of what a `BalancedProducer` costs
-(benchmarks/write.py). The idea: records of one turn that have the same callback share one callable; nothing
+(benchmarks/write/). The idea: records of one turn that have the same callback share one callable; nothing
 is made for a single record.
 
 A report without error but without offset is of a record that confluent-kafka 2.16 has lost on a new topic. It

@@ -11,7 +11,7 @@ first record of a topic waits until all its leaders answer, and a delivery repor
 offset (a record that confluent-kafka 2.16 has lost on a new topic) reaches the caller as an error.
 
 That client takes half a microsecond for a small record, so whatever is done here for each record is seen
-(benchmarks/write.py). Hence the size of `produce`, which calls as little as can be.
+(benchmarks/write/). Hence the size of `produce`, which calls as little as can be.
 
 Read next: topic_turns.py (whose turn it is), delivery_reports.py (what became of a record), batch_portions.py
 (how a batch is cut).

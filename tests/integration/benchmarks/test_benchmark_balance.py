@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.balance_runs import Case, run_all
+from benchmarks.balance.runs import Case, run_all
 from benchmarks.layouts import Layout
 from benchmarks.strategies import STRATEGIES
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.imbalance_moving import THROTTLED, measure_moves
-from benchmarks.imbalance_writing import ADDED_BROKER, CONTENDERS, LEVEL, write_all
+from benchmarks.imbalance.moving import THROTTLED, measure_moves
+from benchmarks.imbalance.writing import ADDED_BROKER, CONTENDERS, LEVEL, write_all
 from benchmarks.layouts import MIB, Layout
 from benchmarks.stage import BROKER_PROPERTIES
 from benchmarks.strategies import EVENLOAD

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.broker_counts import CountedBrokers, counted_cluster
-from benchmarks.telemetry import as_operators_have_it, make_topics
-from benchmarks.telemetry_report import IDLE, ONE, OWN, SERVICE, Case, Window
-from benchmarks.telemetry_windows import ServiceProcess, measure_window
+from benchmarks.telemetry.broker_counts import CountedBrokers, counted_cluster
+from benchmarks.telemetry.command import as_operators_have_it, make_topics
+from benchmarks.telemetry.report import IDLE, ONE, OWN, SERVICE, Case, Window
+from benchmarks.telemetry.windows import ServiceProcess, measure_window
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from benchmarks.collector_conditions import CONDITIONS
-from benchmarks.write import OURS, PLAIN, Stand, make_stand, measure_latency, measure_throughput
+from benchmarks.write.collector_conditions import CONDITIONS
+from benchmarks.write.command import OURS, PLAIN, Stand, make_stand, measure_latency, measure_throughput
 from evenload.kafka_plugin.config import ProducerConfig
 from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.local_cluster import temporary_cluster

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy.optimize import linprog
 
-from benchmarks.imbalance_moving import THROTTLED, UNTHROTTLED, Moved
-from benchmarks.imbalance_report import document, draw, least_sentence, misses, tables
-from benchmarks.imbalance_writing import LEVEL, Standing, Written, least_bytes_to_write
+from benchmarks.imbalance.moving import THROTTLED, UNTHROTTLED, Moved
+from benchmarks.imbalance.report import document, draw, least_sentence, misses, tables
+from benchmarks.imbalance.steady_writer import Latencies
+from benchmarks.imbalance.writing import LEVEL, Standing, Written, least_bytes_to_write
 from benchmarks.layouts import MIB
 from benchmarks.results import to_text, write_svg
-from benchmarks.steady_writer import Latencies
 
 
 def test_all_others_have_to_come_within_a_point_of_the_fullest() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.balance import make_cases
+from benchmarks.balance.command import make_cases
 from benchmarks.layouts import LAYOUTS, MIB, Layout
 from benchmarks.optimum import best_utilisation
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,24 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.large_optimum import best_levels
 from benchmarks.optimum import best_utilisation
 from benchmarks.results import write_json, write_svg
-from benchmarks.scale_clusters import REPLICATION, STATES, Size, make_cluster, whole_snapshot
-from benchmarks.scale_decisions import compare_random, compare_with_optimum, time_decision
-from benchmarks.scale_memory import measure_memory
-from benchmarks.scale_report import Result, document, draw, passes, tables
-from benchmarks.scale_simulation import Load, Simulated, Simulation, simulate
+from benchmarks.scale.clusters import REPLICATION, STATES, Size, make_cluster, whole_snapshot
+from benchmarks.scale.decisions import compare_random, compare_with_optimum, time_decision
+from benchmarks.scale.large_optimum import best_levels
+from benchmarks.scale.memory import measure_memory
+from benchmarks.scale.report import Result, document, draw, passes, tables
+from benchmarks.scale.simulation import Load, Simulated, Simulation, simulate
 from evenload.kafka_plugin.own_bytes import OwnPart
 
 SMALL = Size(num_brokers=20, num_partitions=60, num_all_partitions=300)
 LOAD = Load(num_producers=6, num_periods=3, period_fraction=0.05, turns_per_s=600)
-
-
-def test_the_large_optimum_shares_no_code_with_the_router() -> None:
-    loaded = "import sys, benchmarks.large_optimum; print([m for m in sys.modules if m.startswith('router')])"
-    told = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("seed", range(12))

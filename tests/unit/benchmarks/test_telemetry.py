@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.broker_counts import BrokerCounts
 from benchmarks.results import to_text, write_svg
-from benchmarks.telemetry_report import IDLE, JUDGED, ONE, OWN, Case, Window, document, draw, misses, tables
+from benchmarks.telemetry.broker_counts import BrokerCounts
+from benchmarks.telemetry.report import IDLE, JUDGED, ONE, OWN, Case, Window, document, draw, misses, tables
 
 ALL = (IDLE, ONE, Case(OWN, 100), JUDGED)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks.paired_ratio import paired_ratio
 from benchmarks.results import to_text, write_svg
-from benchmarks.write_report import LatencyRow, ThroughputRow, document, draw, misses, tables
+from benchmarks.write.report import LatencyRow, ThroughputRow, document, draw, misses, tables
 
 NUM_PAIRS = 20
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.table import Table
 
-from benchmarks.balance_runs import Run
+from benchmarks.balance.route_cost import ALLOWED_RATIO, JUDGED_RECORD_BYTES, RouteCost
+from benchmarks.balance.runs import Run
 from benchmarks.layouts import Layout
 from benchmarks.outcome import ALLOWED_POINTS, POINT, Outcome, spread
 from benchmarks.results import machine
-from benchmarks.route_cost import ALLOWED_RATIO, JUDGED_RECORD_BYTES, RouteCost
 from benchmarks.strategies import EVENLOAD
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from benchmarks.imbalance_moving import THROTTLE_BYTES_PER_S, THROTTLED, UNTHROTTLED, Moved
-from benchmarks.imbalance_writing import LEVEL, Written
+from benchmarks.imbalance.moving import THROTTLE_BYTES_PER_S, THROTTLED, UNTHROTTLED, Moved
+from benchmarks.imbalance.writing import LEVEL, Written
 from benchmarks.layouts import MIB
 from benchmarks.outcome import POINT
 from benchmarks.results import machine

@@ -1,12 +1,4 @@
-"""Is it true that brokers end up even? `python -m benchmarks balance`
-
-Every strategy loads the same records into the same situation, on real brokers; what counts is what their log
-folders hold in the end, beside the best that any choice of partitions could have reached. evenload passes a
-layout when, in each of its loads, the highest utilisation and the spread are at most 1 point over that.
-
-Read next: layouts.py (the situations), writers.py and strategies.py (who is compared), balance_runs.py (how),
-outcome.py and optimum.py (what is compared), balance_report.py (tables and picture).
-"""
+"""`python -m benchmarks balance`: measures, prints tables, keeps the result, and judges it."""
 
 from __future__ import annotations
 
@@ -18,12 +10,12 @@ import click
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks.balance_report import cost_sentence, document, draw, layout_report, summary_table
-from benchmarks.balance_runs import Case, Run, run_all
+from benchmarks.balance.report import cost_sentence, document, draw, layout_report, summary_table
+from benchmarks.balance.route_cost import measure_route_cost
+from benchmarks.balance.runs import Case, Run, run_all
 from benchmarks.layouts import LAYOUTS, Layout
 from benchmarks.outcome import are_all_within_a_point
 from benchmarks.results import keep, results_option
-from benchmarks.route_cost import measure_route_cost
 from benchmarks.strategies import EVENLOAD, STRATEGIES
 
 KIB = 1 << 10

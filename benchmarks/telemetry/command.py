@@ -1,19 +1,4 @@
-"""What does measuring cost the brokers? `python -m benchmarks telemetry`
-
-0, 1, 10 and 100 producers measure three brokers with 300 partitions, R = 2, each at the default settings:
-once each with a `Collector` of its own, once all through one collector service (`evenload collector`, a
-process). What is counted: the requests that brokers got, by their own metrics, and the processor time of the
-brokers, the service and the producers. With the service, a hundred producers should cost the brokers what one
-costs; telemetry_report.py states that.
-
-All producers' collectors are threads of this one process, which does nothing else in a window. Brokers write
-and read no data, so that what a measurement takes of them is not lost in what they do otherwise; their Java
-compiles fully, as in production, and is warm.
-
-Windows take turns, there and back (A B C C B A), so that what else the machine does hits all alike.
-
-Read next: broker_counts.py (how it is counted), telemetry_windows.py, telemetry_report.py.
-"""
+"""`python -m benchmarks telemetry`: measures, prints tables, keeps the result, and judges it."""
 
 from __future__ import annotations
 
@@ -26,10 +11,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.broker_counts import CountedBrokers, counted_cluster
 from benchmarks.results import keep, results_option, tell_misses
 from benchmarks.stage import FULL_COMPILER
-from benchmarks.telemetry_report import (
+from benchmarks.telemetry.broker_counts import CountedBrokers, counted_cluster
+from benchmarks.telemetry.report import (
     OWN,
     SERVICE,
     Case,
@@ -39,7 +24,7 @@ from benchmarks.telemetry_report import (
     misses,
     tables,
 )
-from benchmarks.telemetry_windows import ServiceProcess, measure_window
+from benchmarks.telemetry.windows import ServiceProcess, measure_window
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.topics import create_topic
 from evenload.telemetry_collector.collector import Collector

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.large_optimum import best_levels
 from benchmarks.outcome import POINT
-from benchmarks.scale_clusters import REPLICATION, TOPIC, Cluster, Numbers, Size, make_cluster
-from benchmarks.scale_simulation import shares_by_partition
+from benchmarks.scale.clusters import REPLICATION, TOPIC, Cluster, Numbers, Size, make_cluster
+from benchmarks.scale.large_optimum import best_levels
+from benchmarks.scale.simulation import new_router, shares_by_partition
 from evenload.router.config import RouterConfig
 from evenload.router.min_max import MinMaxProblem, level
 from evenload.router.router import Router
@@ -95,7 +95,7 @@ def compare_with_optimum(state: str, size: Size, seed: int, remaining: float | N
     """What the router decides for a cluster, beside the optimum."""
     cluster = make_cluster(state, size, seed)
     payload = payload_bytes(cluster, remaining)
-    route = Router().route(
+    route = new_router(RouterConfig()).route(
         cluster.snapshot(cluster.used_bytes, 0.0),
         TOPIC,
         num_partitions=size.num_partitions,

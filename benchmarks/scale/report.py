@@ -14,10 +14,10 @@ from rich.table import Table
 
 from benchmarks.outcome import POINT
 from benchmarks.results import machine
-from benchmarks.scale_clusters import Size
-from benchmarks.scale_decisions import Comparison, Timing
-from benchmarks.scale_memory import Memory
-from benchmarks.scale_simulation import Simulated
+from benchmarks.scale.clusters import Size
+from benchmarks.scale.decisions import Comparison, Timing
+from benchmarks.scale.memory import Memory
+from benchmarks.scale.simulation import Simulated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,17 +1,4 @@
-"""Does it hold at size? `python -m benchmarks scale`
-
-Simulated clusters with the router's real code: 1,000 brokers, 100,000 partitions of 3 replicas, a topic of
-3,000 of them. How long it takes to decide that topic's shares, how far they are from the exact optimum, what
-happens when a thousand producers follow them from measurements of long ago, and what all that takes of
-memory.
-
-evenload passes when a decision takes under 0.5 s and leaves the line and the spread (scale_decisions.py says
-what they are) at most 0.5 points above the optimum's, and when no broker ever gets more than twice its fair
-share in a sampling period.
-
-Read next: scale_clusters.py (the states), scale_decisions.py (time and optimum), scale_simulation.py
-(producers), scale_memory.py, scale_report.py (tables and picture).
-"""
+"""`python -m benchmarks scale`: measures, prints tables, keeps the result, and judges it."""
 
 from __future__ import annotations
 
@@ -26,11 +13,11 @@ import click
 from rich.console import Console
 
 from benchmarks.results import keep, results_option
-from benchmarks.scale_clusters import STATES, Size
-from benchmarks.scale_decisions import compare_random, compare_with_optimum, time_decision
-from benchmarks.scale_memory import measure_memory
-from benchmarks.scale_report import Result, document, draw, passes, tables
-from benchmarks.scale_simulation import Load, simulate
+from benchmarks.scale.clusters import STATES, Size
+from benchmarks.scale.decisions import compare_random, compare_with_optimum, time_decision
+from benchmarks.scale.memory import measure_memory
+from benchmarks.scale.report import Result, document, draw, passes, tables
+from benchmarks.scale.simulation import Load, simulate
 
 SEED = 1
 # What is still to come, as a part of the brokers' capacity, all copies counted; None: nobody knows.

@@ -1,15 +1,4 @@
-"""What does it take to level brokers that are 70/20/10 % full? `python -m benchmarks imbalance`
-
-Two answers, on four embedded brokers of the same capacity. By writing: data keeps coming in, half-way a
-fourth broker is added, and what counts is how many bytes have to be written until the spread is below 1
-point, beside the least that any writer needs. By moving: `evenload balance`, bytes beside the linear
-program's least, and what it costs a plain producer's latency, throttled and not.
-
-evenload passes where it is level after at most 1.25 times the least possible, and its moves take at most 1.1
-times theirs. What moves cost a producer is shown, not judged.
-
-Read next: imbalance_writing.py, imbalance_moving.py, imbalance_report.py.
-"""
+"""`python -m benchmarks imbalance`: measures, prints tables, keeps the result, and judges it."""
 
 from __future__ import annotations
 
@@ -20,9 +9,9 @@ from unittest.mock import patch
 import click
 from rich.console import Console
 
-from benchmarks.imbalance_moving import CAPACITY_MIB, THROTTLED, UNTHROTTLED, measure_moves
-from benchmarks.imbalance_report import document, draw, least_sentence, misses, tables
-from benchmarks.imbalance_writing import CONTENDERS, LAYOUT, RECORDS_PER_S, write_all
+from benchmarks.imbalance.moving import CAPACITY_MIB, THROTTLED, UNTHROTTLED, measure_moves
+from benchmarks.imbalance.report import document, draw, least_sentence, misses, tables
+from benchmarks.imbalance.writing import CONTENDERS, LAYOUT, RECORDS_PER_S, write_all
 from benchmarks.results import keep, results_option, tell_misses
 from benchmarks.stage import BROKER_PROPERTIES, FULL_COMPILER
 from benchmarks.strategies import EVENLOAD

@@ -1,19 +1,4 @@
-"""What does balance cost a producer? `python -m benchmarks write`
-
-`BalancedProducer` beside confluent-kafka's `Producer`, on three embedded brokers: the same records, the same
-settings, a topic of the same layout for each. The plain one chooses by its default partitioner. Their windows
-are short and take turns (A B B A), so that what else the machine does hits both alike; ratios are medians
-over pairs of windows that follow each other, with the interval of their bootstrap distribution.
-
-Two questions. How long until a record is acknowledged, at 20, 50 and 80 % of the rate that the brokers
-sustain, with the collector well, dead, slow, and lying? And how many records a second at most, one by one and
-in batches? write_report.py states the goals.
-
-Brokers delete what is older than some megabytes, so that the disk has no part in it, and their Java compiles
-fully, as in production.
-
-Read next: write_windows.py (one window), collector_conditions.py, write_report.py.
-"""
+"""`python -m benchmarks write`: measures, prints tables, keeps the result, and judges it."""
 
 from __future__ import annotations
 
@@ -33,10 +18,10 @@ from confluent_kafka import Producer
 from numpy.typing import NDArray
 from rich.console import Console
 
-from benchmarks.collector_conditions import CONDITIONS, Opener
 from benchmarks.results import keep, results_option, tell_misses
 from benchmarks.stage import FULL_COMPILER
-from benchmarks.write_report import (
+from benchmarks.write.collector_conditions import CONDITIONS, Opener
+from benchmarks.write.report import (
     OURS,
     PLAIN,
     LatencyRow,
@@ -46,7 +31,7 @@ from benchmarks.write_report import (
     misses,
     tables,
 )
-from benchmarks.write_windows import (
+from benchmarks.write.windows import (
     check_offset,
     fastest_batches,
     fastest_window,

@@ -12,7 +12,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.scale_clusters import STATES, TOPIC, Size, make_cluster, whole_snapshot
+from benchmarks.scale.clusters import STATES, TOPIC, Size, make_cluster, whole_snapshot
 from evenload.kafka_plugin.own_bytes import OwnBytes
 from evenload.kafka_plugin.routing import TopicRouting
 from evenload.router.route import Route

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.imbalance_writing import LEVEL
+from benchmarks.imbalance.steady_writer import SteadyWriter
+from benchmarks.imbalance.writing import LEVEL
 from benchmarks.layouts import MIB, Layout
 from benchmarks.stage import CHANGE_TIMEOUT_S, Stage
-from benchmarks.steady_writer import SteadyWriter
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_producer
 from evenload.kafka_plugin.balancing.balance import BalanceProgress, execute_balance

@@ -23,8 +23,8 @@ from typing import Self
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.broker_counts import BrokerCounts, CountedBrokers, cpu_s_of
-from benchmarks.telemetry_report import OWN, Case, Window
+from benchmarks.telemetry.broker_counts import BrokerCounts, CountedBrokers, cpu_s_of
+from benchmarks.telemetry.report import OWN, Case, Window
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.service.client import RemoteCollector
