@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from evenload.ray_trainer.errors import UndecodableColumnError
+from evenload.ray_trainer.reading.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.gather import gather, gather_parts
 from evenload.ray_trainer.reading.image_decoding import ImageDecoder
 

@@ -30,8 +30,9 @@ import torch
 
 from evenload.dataset_catalog.foreign_content import reason_of
 from evenload.dataset_catalog.manifest import DatasetManifest
-from evenload.ray_trainer.errors import ReadError, UndecodableColumnError
+from evenload.ray_trainer.errors import ReadError
 from evenload.ray_trainer.reading.columns import Column, OpenColumn, Rows, make_column
+from evenload.ray_trainer.reading.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.gather import gather
 
 _Part = TypeVar("_Part")

@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 
 from evenload.dataset_catalog.foreign_content import reason_of
-from evenload.ray_trainer.errors import UndecodableColumnError
+from evenload.ray_trainer.reading.errors import UndecodableColumnError
 
 _GREY_MODES: Final = frozenset({"1", "L", "LA", "La"})
 _DEEP_MODES: Final = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch
 
-from evenload.ray_trainer.errors import UnknownRankError
+from evenload.ray_trainer.reading.errors import UnknownRankError
 
 
 class ProcessRank(NamedTuple):

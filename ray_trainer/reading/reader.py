@@ -34,7 +34,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.kafka_connection import Connection, resolve_connection
-from evenload.ray_trainer.errors import LoaderWorkersError, TooManyWorkersError, UnknownRankError
+from evenload.ray_trainer.errors import TooManyWorkersError
 from evenload.ray_trainer.fetching.fetch import ExactRangeFetcher, FetchConfig
 from evenload.ray_trainer.planning.blocks import BlockTable
 from evenload.ray_trainer.planning.cursor import Cursor
@@ -44,6 +44,7 @@ from evenload.ray_trainer.planning.rule import MAX_WORKERS, PlanRule, choose_rul
 from evenload.ray_trainer.planning.steps import check_rest_of_epoch, check_world_size, num_steps
 from evenload.ray_trainer.reading.batch import Batch
 from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.errors import LoaderWorkersError, UnknownRankError
 from evenload.ray_trainer.reading.process_rank import ProcessRank, group_rank, process_rank
 from evenload.ray_trainer.reading.sample_split import SampleSplit, SplitTable
 from evenload.ray_trainer.reading.step_source import (

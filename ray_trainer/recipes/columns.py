@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from evenload.dataset_catalog.manifest import DatasetManifest
-from evenload.ray_trainer.errors import ColumnChoiceError
+from evenload.ray_trainer.recipes.errors import ColumnChoiceError
 
 __all__ = ["choose_image_column", "choose_label_column", "choose_text_column", "image_shape"]
 

@@ -24,8 +24,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from evenload.kafka_connection.connection import Connection
-from evenload.ray_trainer.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.errors import UndecodableColumnError
 from evenload.ray_trainer.recipes.classification import run_storage, train_classifier
 from evenload.ray_trainer.recipes.columns import choose_image_column
 from evenload.ray_trainer.recipes.image_facts import ImageFacts, look_at_images

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.kafka_connection.connection import Connection
-from evenload.ray_trainer.errors import ColumnChoiceError
+from evenload.ray_trainer.recipes.errors import ColumnChoiceError
 from evenload.ray_trainer.recipes.image_tensors import CHANNELS, is_channels_last, moments, to_planes
 from evenload.ray_trainer.recipes.labels import read_in_order
 

@@ -15,9 +15,9 @@ from evenload.dataset_catalog.errors import CorruptManifestError
 from evenload.dataset_catalog.foreign_content import parse_json, refused_as
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.kafka_connection.connection import Connection
-from evenload.ray_trainer.errors import LabelError
 from evenload.ray_trainer.reading.batch import Batch
 from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.ray_trainer.recipes.errors import LabelError
 
 __all__ = ["LabelNumbers", "check_labels", "class_names", "find_classes", "read_in_order", "renumbered"]
 

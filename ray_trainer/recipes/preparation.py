@@ -20,13 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.kafka_connection.connection import Connection
-from evenload.ray_trainer.errors import LabelError, RunDamagedError, RunMismatchError, UnknownRunError
 from evenload.ray_trainer.planning.rule import choose_rule, plan_facts, plan_fingerprint
 from evenload.ray_trainer.planning.steps import check_world_size
 from evenload.ray_trainer.recipes.columns import choose_label_column
+from evenload.ray_trainer.recipes.errors import LabelError
 from evenload.ray_trainer.recipes.labels import check_labels, class_names, find_classes
 from evenload.ray_trainer.recipes.options import RecipeOptions
 from evenload.ray_trainer.training.books.ledger import list_attempts
+from evenload.ray_trainer.training.errors import RunDamagedError, RunMismatchError, UnknownRunError
 from evenload.ray_trainer.training.run_record import check_same_run, create_run, new_run
 from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig

@@ -17,7 +17,7 @@ import transformers
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from evenload.ray_trainer.errors import ModelUnavailableError
+from evenload.ray_trainer.recipes.errors import ModelUnavailableError
 
 __all__ = [
     "NEW_RESNETS",

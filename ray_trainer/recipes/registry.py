@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from evenload.kafka_connection.connection import Connection
-from evenload.ray_trainer.errors import UnknownRecipeError
+from evenload.ray_trainer.recipes.errors import UnknownRecipeError
 from evenload.ray_trainer.recipes.options import (
     ImageClassificationOptions,
     RecipeOptions,

@@ -23,13 +23,6 @@ from typing import Any
 
 import torch
 
-from evenload.ray_trainer.errors import (
-    CheckpointMismatchError,
-    CheckpointUnreadableError,
-    InvalidCheckpointError,
-    NoCheckpointLeftError,
-    StorageUnreadableError,
-)
 from evenload.ray_trainer.training.books.ledger import (
     AttemptStart,
     ResumedFrom,
@@ -42,6 +35,13 @@ from evenload.ray_trainer.training.books.ledger import (
     write_start,
 )
 from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointSearch, CheckpointStore
+from evenload.ray_trainer.training.errors import (
+    CheckpointMismatchError,
+    CheckpointUnreadableError,
+    InvalidCheckpointError,
+    NoCheckpointLeftError,
+    StorageUnreadableError,
+)
 from evenload.ray_trainer.training.events import AttemptStarted, WorkerIdentity
 from evenload.ray_trainer.training.fence import AttemptClaim, claim_attempt, claim_run
 from evenload.ray_trainer.training.peers import Peers

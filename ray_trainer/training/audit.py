@@ -32,7 +32,6 @@ import numpy.typing as npt
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_connection.environment import resolve_connection
-from evenload.ray_trainer.errors import RunMismatchError
 from evenload.ray_trainer.reading.sample_split import SampleSplit
 from evenload.ray_trainer.training.books.ledger import (
     StepEntry,
@@ -44,6 +43,7 @@ from evenload.ray_trainer.training.books.ledger import (
 from evenload.ray_trainer.training.books.part_files import read_books
 from evenload.ray_trainer.training.books.placement import Placement
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.errors import RunMismatchError
 from evenload.ray_trainer.training.run_record import RunRecord, read_finished, read_run
 from evenload.ray_trainer.training.storage import RunStorage
 

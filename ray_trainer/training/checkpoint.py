@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evenload.ray_trainer.errors import InvalidCheckpointError
+from evenload.ray_trainer.training.errors import InvalidCheckpointError
 from evenload.ray_trainer.training.run_names import attempt_number
 from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage, checksum_of
 

@@ -32,9 +32,9 @@ from typing import Any, Final
 
 import torch
 
-from evenload.ray_trainer.errors import CheckpointWriteError, RunTakenOverError
 from evenload.ray_trainer.planning.cursor import KafkaView
 from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
+from evenload.ray_trainer.training.errors import CheckpointWriteError, RunTakenOverError
 from evenload.ray_trainer.training.peers import Peers
 from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
 

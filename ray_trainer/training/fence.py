@@ -38,8 +38,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from evenload.ray_trainer.errors import RunTakenOverError, TrainerError
+from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.books.ledger import list_attempts
+from evenload.ray_trainer.training.errors import RunTakenOverError
 from evenload.ray_trainer.training.run_names import attempt_number
 from evenload.ray_trainer.training.storage import RunStorage
 

@@ -36,7 +36,7 @@ import xxhash
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from evenload.ray_trainer.errors import (
+from evenload.ray_trainer.training.errors import (
     CheckpointMismatchError,
     RanksDifferError,
     ShardedStateError,

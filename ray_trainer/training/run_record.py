@@ -18,15 +18,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evenload.ray_trainer.errors import (
+from evenload.ray_trainer.planning.rule import earlier_rule, plan_fingerprint
+from evenload.ray_trainer.training.books.ledger import read_starts
+from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.errors import (
     InvalidCheckpointError,
     RunDamagedError,
     RunMismatchError,
     UnknownRunError,
 )
-from evenload.ray_trainer.planning.rule import earlier_rule, plan_fingerprint
-from evenload.ray_trainer.training.books.ledger import read_starts
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.storage import RunStorage, checksum_of
 
 __all__ = [

@@ -14,7 +14,6 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from evenload.ray_trainer.errors import CheckpointWriteError, ShardedStateError, StateUnavailableError
 from evenload.ray_trainer.planning.cursor import kafka_view
 from evenload.ray_trainer.training.agreement import Agreement, Decision, Wishes
 from evenload.ray_trainer.training.attempt import Beginning, RunPlace
@@ -22,6 +21,11 @@ from evenload.ray_trainer.training.books.step_books import OpenStep, StepBooks
 from evenload.ray_trainer.training.checkpoint import CheckpointIndex, checkpoint_name
 from evenload.ray_trainer.training.checkpoint_schedule import CheckpointSchedule
 from evenload.ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
+from evenload.ray_trainer.training.errors import (
+    CheckpointWriteError,
+    ShardedStateError,
+    StateUnavailableError,
+)
 from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
 from evenload.ray_trainer.training.fence import FenceWatch, require_newest
 from evenload.ray_trainer.training.group_progress import GroupProgress, group_of

@@ -40,7 +40,6 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from evenload.ray_trainer.errors import ReaderRankError, StorageUnwritableError
 from evenload.ray_trainer.training.attempt import (
     Beginning,
     RunPlace,
@@ -50,6 +49,7 @@ from evenload.ray_trainer.training.attempt import (
 )
 from evenload.ray_trainer.training.books.step_books import OpenStep
 from evenload.ray_trainer.training.checkpoint import CheckpointIndex
+from evenload.ray_trainer.training.errors import ReaderRankError, StorageUnwritableError
 from evenload.ray_trainer.training.evaluations import read_evaluations, write_evaluation
 from evenload.ray_trainer.training.events import Evaluated, Note
 from evenload.ray_trainer.training.kept_state import KeptState

@@ -45,7 +45,7 @@ import pyarrow.fs
 import stamina
 import xxhash
 
-from evenload.ray_trainer.errors import StorageUnreadableError, StorageUnwritableError
+from evenload.ray_trainer.training.errors import StorageUnreadableError, StorageUnwritableError
 
 __all__ = ["PATIENCE_S", "FileRecord", "HashingWriter", "RunStorage", "checksum_of"]
 

@@ -24,7 +24,7 @@ import ray
 import ray._private.worker as ray_worker
 import stamina
 
-from evenload.ray_trainer.errors import RayUnavailableError, WorkersUnavailableError
+from evenload.ray_trainer.training.on_ray.errors import RayUnavailableError, WorkersUnavailableError
 from evenload.ray_trainer.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ from requests.exceptions import RequestException
 
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_connection.environment import evenload_home, resolve_connection
-from evenload.ray_trainer.errors import JobError, JobLostError
 from evenload.ray_trainer.recipes.registry import find_recipe
+from evenload.ray_trainer.training.on_ray.errors import JobError, JobLostError
 from evenload.ray_trainer.training.on_ray.job_driver import JOB_VARIABLE, RESULT_PREFIX
 from evenload.ray_trainer.training.run_names import default_run_name
 from evenload.ray_trainer.training.stop_signal import stop_on_signal

@@ -31,11 +31,6 @@ from ray.train.torch import TorchTrainer
 
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_connection.environment import evenload_home, resolve_connection
-from evenload.ray_trainer.errors import (
-    InvalidCheckpointError,
-    RunMismatchError,
-    TrainingFailedError,
-)
 from evenload.ray_trainer.recipes.registry import find_recipe
 from evenload.ray_trainer.training.audit import covered_steps
 from evenload.ray_trainer.training.books.ledger import began_anew_at, read_starts
@@ -47,9 +42,11 @@ from evenload.ray_trainer.training.books.loss_curve import (
     write_curve,
 )
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.errors import InvalidCheckpointError, RunMismatchError
 from evenload.ray_trainer.training.events import Event, Note, StepDone, Stopping
 from evenload.ray_trainer.training.fence import DriverClaim, FenceWatch, claim_run, require_newest
 from evenload.ray_trainer.training.on_ray.board_line import BoardLine
+from evenload.ray_trainer.training.on_ray.errors import TrainingFailedError
 from evenload.ray_trainer.training.on_ray.ray_cluster import ClusterFacts, joined_cluster
 from evenload.ray_trainer.training.on_ray.worker import Loop, WorkerJob, run_worker
 from evenload.ray_trainer.training.run_names import attempt_folder, default_run_name

@@ -21,10 +21,10 @@ from typing import Any, Final, TypeAlias
 import ray.train
 
 from evenload.kafka_connection.connection import Connection
-from evenload.ray_trainer.errors import TrainingFailedError
 from evenload.ray_trainer.recipes.registry import find_recipe
 from evenload.ray_trainer.training.fence import DriverClaim
 from evenload.ray_trainer.training.on_ray.board import WorkerFailure
+from evenload.ray_trainer.training.on_ray.errors import TrainingFailedError
 from evenload.ray_trainer.training.on_ray.worker_link import RayLink
 from evenload.ray_trainer.training.run_context import RunContext, entered
 from evenload.ray_trainer.training.storage import RunStorage

@@ -25,9 +25,10 @@ from evenload.dataset_catalog.manifest import DatasetManifest, Encoding
 from evenload.dataset_catalog.testing import write_dataset
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import open_admin
-from evenload.ray_trainer.errors import CursorMismatchError, TooManyWorkersError, UndecodableColumnError
+from evenload.ray_trainer.errors import CursorMismatchError, TooManyWorkersError
 from evenload.ray_trainer.planning import rule
 from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 230

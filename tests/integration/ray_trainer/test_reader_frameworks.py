@@ -22,8 +22,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.dataset_catalog.testing import write_dataset
 from evenload.kafka_connection import Connection
-from evenload.ray_trainer.errors import LoaderWorkersError
 from evenload.ray_trainer.reading.batch import Batch
+from evenload.ray_trainer.reading.errors import LoaderWorkersError
 from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 100

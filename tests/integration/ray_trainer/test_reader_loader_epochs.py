@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from evenload.dataset_catalog.testing import write_dataset
 from evenload.kafka_connection import Connection
-from evenload.ray_trainer.errors import LoaderWorkersError
+from evenload.ray_trainer.reading.errors import LoaderWorkersError
 from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 100

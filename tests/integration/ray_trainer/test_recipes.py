@@ -18,9 +18,10 @@ from safetensors.torch import load_file
 
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
-from evenload.ray_trainer.errors import ColumnChoiceError, LabelError, ModelUnavailableError, RunMismatchError
 from evenload.ray_trainer.recipes import find_recipe
+from evenload.ray_trainer.recipes.errors import ColumnChoiceError, LabelError, ModelUnavailableError
 from evenload.ray_trainer.training.audit import audit, covered_steps
+from evenload.ray_trainer.training.errors import RunMismatchError
 from evenload.ray_trainer.training.evaluations import read_evaluations
 from evenload.ray_trainer.training.events import Evaluated, Note, StepDone
 from evenload.ray_trainer.training.run_record import read_run

@@ -16,8 +16,9 @@ import pytest
 
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
-from evenload.ray_trainer.errors import JobError, UnknownRecipeError
+from evenload.ray_trainer.recipes.errors import UnknownRecipeError
 from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.on_ray.errors import JobError
 from evenload.ray_trainer.training.on_ray.submit import submit
 from evenload.ray_trainer.training.train_config import TrainConfig
 

@@ -17,11 +17,11 @@ from evenload.dataset_catalog.catalog import Catalog
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_plugin.loading.loader import load_dataset
-from evenload.ray_trainer.errors import RunMismatchError, UnknownRunError
 from evenload.ray_trainer.reading.reader import DatasetReader
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training.audit import audit
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.errors import RunMismatchError, UnknownRunError
 from evenload.ray_trainer.training.group_progress import group_of
 from evenload.ray_trainer.training.session import Session
 from evenload.ray_trainer.training.storage import RunStorage

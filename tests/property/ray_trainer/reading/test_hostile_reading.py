@@ -21,12 +21,13 @@ from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
 from evenload.dataset_catalog.records.encoding import encode_samples
 from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
 from evenload.dataset_catalog.verification import Verification
-from evenload.ray_trainer.errors import CorruptRecordError, UndecodableColumnError
+from evenload.ray_trainer.errors import CorruptRecordError
 from evenload.ray_trainer.fetching.testing import MemoryFetcher
 from evenload.ray_trainer.planning.blocks import BlockTable
 from evenload.ray_trainer.planning.plan import EpochPlan
 from evenload.ray_trainer.planning.rule import choose_rule
 from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.image_decoding import PIXELS_MAX
 from evenload.ray_trainer.reading.record_layout import RecordOpener
 from evenload.ray_trainer.reading.step_source import build_whole

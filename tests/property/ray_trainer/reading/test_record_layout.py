@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from evenload.dataset_catalog.records.encoding import encode_samples
 from evenload.dataset_catalog.testing import make_manifest
-from evenload.ray_trainer.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.decoding import BatchDecoder
+from evenload.ray_trainer.reading.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.record_layout import RecordOpener
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.ray_trainer.errors import RunTakenOverError
 from evenload.ray_trainer.training.books.ledger import AttemptStart, write_start
+from evenload.ray_trainer.training.errors import RunTakenOverError
 from evenload.ray_trainer.training.fence import (
     AttemptClaim,
     DriverClaim,

@@ -20,11 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from evenload.ray_trainer.errors import RunTakenOverError, TrainerError
+from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training import running_attempt
 from evenload.ray_trainer.training.audit import audit_run
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.errors import RunTakenOverError
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session
 from evenload.ray_trainer.training.storage import RunStorage

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 
-from evenload.ray_trainer.errors import CursorMismatchError, TooManyWorkersError
+from evenload.ray_trainer.errors import TooManyWorkersError
 from evenload.ray_trainer.planning.plan import (
     check_rest_of_epoch,
     check_world_size,
@@ -106,17 +104,3 @@ def test_impossible_shares_and_sizes_are_refused() -> None:
         next(steps(5, 0))
     with pytest.raises(ValueError, match="start is 6"):
         next(steps(5, 2, 6))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        TooManyWorkersError(world_size=9, largest_world_size=4, reason="a step has 4"),
-        CursorMismatchError(cursor_fingerprint="a", plan_fingerprint="b", differences={"seed": (1, 2)}),
-    ],
-)
-def test_errors_cross_processes_with_their_facts(error: Exception) -> None:
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is type(error)
-    assert str(copy) == str(error)
-    assert vars(copy) == vars(error)

@@ -16,8 +16,8 @@ from PIL import Image
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.dataset_catalog.records.encoding import decode_samples, encode_samples
 from evenload.dataset_catalog.testing import make_manifest
-from evenload.ray_trainer.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.decoding import BatchDecoder, Decoded
+from evenload.ray_trainer.reading.errors import UndecodableColumnError
 from evenload.ray_trainer.reading.gather import gather
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
 from evenload.kafka_connection import Connection
-from evenload.ray_trainer.errors import LoaderWorkersError
+from evenload.ray_trainer.reading.errors import LoaderWorkersError
 from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES, BATCH = 60, 10

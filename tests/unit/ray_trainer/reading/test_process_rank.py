@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evenload.ray_trainer.errors import UnknownRankError
+from evenload.ray_trainer.reading.errors import UnknownRankError
 from evenload.ray_trainer.reading.process_rank import process_rank
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}

@@ -18,10 +18,10 @@ from torch import nn
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.dataset_catalog.testing import make_manifest
 from evenload.kafka_connection import Connection
-from evenload.ray_trainer.errors import ColumnChoiceError, LabelError, UnknownRecipeError
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.recipes import RECIPES, find_recipe
 from evenload.ray_trainer.recipes.columns import choose_image_column, choose_label_column, choose_text_column
+from evenload.ray_trainer.recipes.errors import ColumnChoiceError, LabelError, UnknownRecipeError
 from evenload.ray_trainer.recipes.image_classification import running_statistics
 from evenload.ray_trainer.recipes.image_tensors import mirrored, moments, shifted, to_planes
 from evenload.ray_trainer.recipes.labels import LabelNumbers, check_labels

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from evenload.ray_trainer.errors import InvalidCheckpointError, StorageUnwritableError
 from evenload.ray_trainer.training.checkpoint import (
     INDEX_NAME,
     STATE_NAME,
@@ -16,6 +15,7 @@ from evenload.ray_trainer.training.checkpoint import (
     CheckpointStore,
     checkpoint_name,
 )
+from evenload.ray_trainer.training.errors import InvalidCheckpointError, StorageUnwritableError
 from evenload.ray_trainer.training.run_names import attempt_folder
 from evenload.ray_trainer.training.storage import HashingWriter, RunStorage
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from evenload.ray_trainer.errors import CheckpointWriteError
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training import checkpoint_writer, running_attempt
 from evenload.ray_trainer.training.audit import audit_run
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.errors import CheckpointWriteError
 from evenload.ray_trainer.training.run_context import RunContext, entered
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session

@@ -17,11 +17,11 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from evenload.ray_trainer.errors import CheckpointMismatchError
 from evenload.ray_trainer.reading.batch import Batch
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training.audit import covered_steps
 from evenload.ray_trainer.training.books.loss_curve import read_curve
+from evenload.ray_trainer.training.errors import CheckpointMismatchError
 from evenload.ray_trainer.training.model import detached_copy
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session

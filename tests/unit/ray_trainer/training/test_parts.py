@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import pickle
 from collections import Counter
 
 import numpy as np
@@ -13,8 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from evenload.ray_trainer import errors
-from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.agreement import Agreement, Wishes
 from evenload.ray_trainer.training.checkpoint_schedule import CheckpointSchedule
 from evenload.ray_trainer.training.model import detached_copy, unwrap
@@ -125,43 +122,3 @@ def test_a_loss_that_is_not_known_yet_is_none() -> None:
     assert agreement.decide().mean_loss is None
     agreement.wish(Wishes(mean_loss=0.25))
     assert agreement.decide().mean_loss == 0.25
-
-
-# -- errors ----------------------------------------------------------------------------------------
-
-EXAMPLES = [
-    errors.StorageUnwritableError("/x", "denied"),
-    errors.StorageUnreadableError("/x", "throttled"),
-    errors.NoCheckpointLeftError("/x", evidence="it finished", reasons=["a", "b", "c", "d"]),
-    errors.RunDamagedError("/x/run.json", "is damaged"),
-    errors.InvalidCheckpointError("/x", "short"),
-    errors.CheckpointMismatchError("/x", {"dataset": ("a@1", "a@2")}),
-    errors.ShardedStateError("model.0.weight", kind="DTensor", rank=1),
-    errors.RanksDifferError(
-        rank=1, differences={"model.w": ("[2] float32", "[3] float32")}, num_differences=7
-    ),
-    errors.StateUnavailableError("ema", rank=1, reason="KeyError: 'step'"),
-    errors.CheckpointUnreadableError("/x", rank=1, host="h", reason="no such file"),
-    errors.CheckpointWriteError("/x", "full"),
-    errors.RunTakenOverError("r", attempt=1, newer_attempt=2),
-    errors.RunMismatchError("r", {"seed": (1, 2)}),
-    errors.UnknownRunError("/x", ["a"]),
-    errors.UnknownRecipeError("x", ["a"]),
-    errors.ColumnChoiceError("d@1", role="text", reason="two", columns={"a": "string"}),
-    errors.LabelError("d@1", column="label", reason="none"),
-    errors.RayUnavailableError(None, "too slow"),
-    errors.WorkersUnavailableError({"CPU": 8.0}, {"CPU": 2.0}),
-    errors.JobError("http://x", "refused"),
-    errors.JobLostError("evenload-run-1", "refused"),
-    errors.TrainingFailedError("r", "why", restarts=3),
-]
-
-
-@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_errors_survive_the_way_between_processes(error: TrainerError) -> None:
-    copy = pickle.loads(pickle.dumps(error))
-
-    assert type(copy) is type(error)
-    assert str(copy) == str(error)
-    assert vars(copy) == vars(error)
-    assert "\n" not in str(error)

@@ -15,23 +15,23 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
-from evenload.ray_trainer.errors import (
-    CheckpointMismatchError,
-    CheckpointUnreadableError,
-    CheckpointWriteError,
-    CursorMismatchError,
-    NoCheckpointLeftError,
-    ReaderRankError,
-    RunMismatchError,
-    RunTakenOverError,
-    StorageUnwritableError,
-)
+from evenload.ray_trainer.errors import CursorMismatchError
 from evenload.ray_trainer.planning.rule import plan_fingerprint
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training import running_attempt
 from evenload.ray_trainer.training.audit import audit_run
 from evenload.ray_trainer.training.books.ledger import AttemptStart, StepRange, read_parts, write_start
 from evenload.ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
+from evenload.ray_trainer.training.errors import (
+    CheckpointMismatchError,
+    CheckpointUnreadableError,
+    CheckpointWriteError,
+    NoCheckpointLeftError,
+    ReaderRankError,
+    RunMismatchError,
+    RunTakenOverError,
+    StorageUnwritableError,
+)
 from evenload.ray_trainer.training.fence import FenceWatch, claim_run
 from evenload.ray_trainer.training.model import detached_copy
 from evenload.ray_trainer.training.on_ray.trainer import TrainConfig, _Driver

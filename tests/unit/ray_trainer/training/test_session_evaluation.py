@@ -17,9 +17,9 @@ import stamina
 import torch
 from torch import nn
 
-from evenload.ray_trainer.errors import StorageUnreadableError
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
+from evenload.ray_trainer.training.errors import StorageUnreadableError
 from evenload.ray_trainer.training.evaluations import read_evaluations
 from evenload.ray_trainer.training.session import Session
 from evenload.ray_trainer.training.storage import RunStorage

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 import stamina
 
-from evenload.ray_trainer.errors import (
-    RunDamagedError,
-    StorageUnreadableError,
-    StorageUnwritableError,
-    TrainerError,
-    UnknownRunError,
-)
+from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.recipes.preparation import find_preparation
 from evenload.ray_trainer.training.books.ledger import AttemptStart, read_starts, write_start
 from evenload.ray_trainer.training.checkpoint import INDEX_NAME, CheckpointStore
+from evenload.ray_trainer.training.errors import (
+    RunDamagedError,
+    StorageUnreadableError,
+    StorageUnwritableError,
+    UnknownRunError,
+)
 from evenload.ray_trainer.training.fence import claim_run
 from evenload.ray_trainer.training.run_record import RunRecord, create_run, new_run, read_finished, read_run
 from evenload.ray_trainer.training.storage import RunStorage

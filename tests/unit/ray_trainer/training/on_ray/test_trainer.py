@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evenload.ray_trainer.errors import RunMismatchError
+from evenload.ray_trainer.training.errors import RunMismatchError
 from evenload.ray_trainer.training.on_ray.trainer import _Driver, _loop_name, train
 from evenload.ray_trainer.training.run_record import FinishedRecord, create_run, new_run, write_finished
 from evenload.ray_trainer.training.storage import RunStorage
