@@ -174,7 +174,7 @@ class PutAside(Generic[F]):
 
 def is_built_in(function: object) -> bool:
     """Whether a function is one of this package's own."""
-    return getattr(function, "__module__", "").startswith("router.")
+    return getattr(function, "__module__", "").startswith(f"{__package__}.")
 
 
 def _offered(group: str) -> Mapping[str, Sequence[EntryPoint]]:

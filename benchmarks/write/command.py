@@ -92,7 +92,9 @@ def write(quick: bool, folder: Path | None) -> None:
     """What balance costs a producer; exit status 1 where it costs more than the goals allow."""
     console = Console(highlight=False)
     shrink = 10 if quick else 1
-    logging.getLogger("kafka_plugin").setLevel(logging.ERROR)  # each producer says that nobody answers it
+    logging.getLogger("evenload.kafka_plugin").setLevel(
+        logging.ERROR
+    )  # each producer says that nobody answers it
     with cluster_stand() as stand:
         console.print("warming up")
         warm_up(stand, 1 / shrink)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from evenload.router.errors import PluginError, WeightError
-from evenload.router.levelling import disk_usage
+from evenload.router.levelling import dataset_spread, disk_usage
+from evenload.router.patience import OverdueError, Patience
 from evenload.router.plugins import GOALS, SCORE_FUNCTIONS, Weighted, WeightedPlugins
-from evenload.router.score_functions import reachability
+from evenload.router.score_functions import ingest_rate, latency, reachability
 
 
 def half() -> float:
@@ -33,6 +34,15 @@ def test_the_built_in_ones_come_from_entry_points() -> None:
     assert WeightedPlugins(SCORE_FUNCTIONS, {"reachability": 2.0}).current == (
         Weighted("reachability", 2.0, reachability),
     )
+
+
+@pytest.mark.parametrize("function", [disk_usage, dataset_spread, reachability, ingest_rate, latency])
+def test_the_built_in_ones_take_their_time(function: object) -> None:
+    seconds = iter(range(100))
+    impatient = Patience(time_max_s=0.5, clock=lambda: float(next(seconds)))
+    assert impatient.ask(function, lambda check: check("") or "answered") == "answered"
+    with pytest.raises(OverdueError, match=r"took 1 s, where 0\.5 s is allowed"):
+        impatient.ask(half, lambda _: "answered")
 
 
 def test_weight_zero_leaves_one_out() -> None:
