@@ -25,6 +25,6 @@ def demo(*, report: Path, output: Output) -> None:
     Starts three embedded brokers in a temporary folder, loads about 48,000 pictures of digits, trains on
     them, audits the run, and leaves nothing running. About two minutes.
     """
-    from evenload.demo import run_demo
+    from evenload.demo.steps import run_demo
 
     output.document(run_demo(report, tell=output.note if output.as_json else output.line))

@@ -1,9 +1,9 @@
-"""The whole path in two minutes: real brokers, a real dataset, two Ray workers, one of them killed.
+"""The demo's steps, in their order: real brokers, a real dataset, two Ray workers, one of them killed.
 
 Everything happens in a temporary folder, on embedded brokers of which one is fuller and one is smaller than
 the others. Nothing is scripted but the kill: what is printed is what was measured.
 
-Read next: demo_report.py, the page that this writes.
+Read next: report.py, the page that this writes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from evenload.dataset_catalog.catalog import Catalog
-from evenload.demo_report import DemoStory, Recovery, write_report
-from evenload.digits import draw_digits
+from evenload.demo.digits import draw_digits
+from evenload.demo.report import DemoStory, Recovery, write_report
 from evenload.kafka_connection.clients import confluent_producer
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
