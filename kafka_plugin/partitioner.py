@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka.cluster import ClusterMetadata
-from kafka.partitioner import Partitioner, murmur2
+from kafka.partitioner import Partitioner
 
 from evenload.kafka_connection import Connection, resolve_connection
 from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.key_partition import java_partition
 from evenload.kafka_plugin.producer_routing import ProducerRouting
 from evenload.router.config import RouterConfig
 from evenload.telemetry_collector.opening import AnyCollector
@@ -121,8 +122,3 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def java_partition(key: bytes, num_partitions: int) -> int:
-    """The partition that Java's producer gives a key (BuiltInPartitioner.partitionForKey)."""
-    return int((murmur2(key) & 0x7FFFFFFF) % num_partitions)

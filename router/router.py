@@ -31,11 +31,11 @@ from typing import Literal
 
 import numpy as np
 
-from evenload.router.advice import Decision, advise, put_aside_notes
 from evenload.router.brokers import BrokerTable
 from evenload.router.config import RouterConfig
 from evenload.router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, mix_goals
 from evenload.router.min_max import FloatArray
+from evenload.router.notes import Decision, notes_on, put_aside_notes
 from evenload.router.patience import Patience
 from evenload.router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
 from evenload.router.route import Route
@@ -256,7 +256,7 @@ class Router:
     def _decision(
         self, known: Situation, mixed: MixedShares, horizon_bytes: float, num_partitions: int
     ) -> Decision:
-        """What was decided, for advice."""
+        """What was decided, for the notes."""
         layout = known.layout
         return Decision(
             topic=known.topic,
@@ -281,7 +281,7 @@ class Router:
         batch_bytes: int,
     ) -> Route:
         """A route of the new shares, or of the previous ones while they are as good."""
-        notes = advise(decision)
+        notes = notes_on(decision)
         if (
             previous is None
             or not previous.has_begun

@@ -17,7 +17,7 @@ answer; the slowest of them is waited for no longer than `straggler_wait_s`, the
 What comes from sources that aren't essential has ticks of its own, is not waited for, and is in the next
 snapshot.
 
-Invariants, checked in tests/unit/collector/test_measuring*.py:
+Invariants, checked in tests/unit/telemetry_collector/sources/test_measuring*.py:
 1. A question is given up after `deadline_s` (about all partitions' layout: `full_deadline_s`; about what
    isn't essential: `metrics_deadline_s`), whatever the source does.
 2. No conversation has more than one question outstanding.

@@ -205,11 +205,10 @@ def _own_names(host: str) -> list[str]:
 def _dangers(host: str, config: ServiceConfig, *, is_tls: bool) -> Iterator[str]:
     """What an operator should know who lets others reach the service."""
     from evenload.telemetry_collector.service.admission import Right
-    from evenload.telemetry_collector.service.http.server import admission_of
 
     if host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback):
         return
-    admission = admission_of(config)
+    admission = config.admission()
     if admission.is_open(Right.INGEST):
         yield (
             f"whoever reaches {host} may change everything that producers and loads go by (announce bytes, "

@@ -326,7 +326,7 @@ def _plan(
         step_bytes=config.step_bytes,
         spread_goal=config.spread_goal,
         utilisation_limit=config.utilisation_limit,
-        weights=dict.fromkeys(drained, 0.0),
+        drained=drained,
         excluded=others,
     )
     notes = []

@@ -7,7 +7,7 @@ level later.
 
 The choice is made once, from one snapshot; levelling from then on is routing's business.
 
-Invariants, checked in tests/property/router/test_placement.py:
+Invariants, checked in tests/property/router/forecasting/test_placement.py:
 1. Replicas of a partition are on distinct brokers, and on distinct racks where there are enough racks; where
    not, on as many as there are. A broker without a rack is a rack of its own.
 2. Only reachable brokers are used; cordoned and avoided ones only where there are not enough others.

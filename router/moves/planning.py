@@ -4,11 +4,11 @@ The idea: a few hops of copies, from the fullest brokers to the emptiest, chosen
 brings (search.py); then put into steps, each of which fits: a target has room for all copies that come
 in a step beside all that it holds, because the sources hold theirs until the new ones are complete.
 
-Only copies that are whole are touched: a partition without a leader, with a copy that is not in sync, or on a
-broker that doesn't answer is left alone. Brokers whose weight is 0 are emptied first. Targets can be reached,
-are not cordoned and not being emptied.
+A partition without a leader, with a copy that is not in sync, or on a broker that doesn't answer is left
+alone. Brokers that are to be drained are emptied first. Targets can be reached, are not cordoned and not
+being emptied.
 
-Invariants, checked in tests/property/router/test_moves.py:
+Invariants, checked in tests/property/router/moves/test_moves.py:
 1. At no moment of any step is a broker above its limit because of a move.
 2. A partition keeps its number of copies, all on distinct brokers, on at least as many racks as before.
 3. Whoever leads goes on leading unless its own copy goes. Over partitions of several copies, the numbers of
@@ -25,7 +25,7 @@ Bytes are stored bytes. Read next: state.py for what is allowed, bound.py for th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def plan_moves(
     step_bytes: int = _STEP_BYTES,
     spread_goal: float = _SPREAD_GOAL,
     utilisation_limit: float = 0.95,
-    weights: Mapping[int, float] | None = None,
+    drained: Collection[int] = (),
     excluded: Collection[TopicPartition] = (),
 ) -> MovePlan:
     """The moves that bring the brokers' utilisations within `spread_goal` of each other, or nearly.
@@ -62,7 +62,7 @@ def plan_moves(
         step_bytes: about the most in one step, at least 1; a single larger copy is a step of its own.
         spread_goal: a spread that is good enough, from 0 to 1.
         utilisation_limit: no broker is filled above this.
-        weights: willingness by broker id; one of 0 is emptied, whatever that does to the spread.
+        drained: brokers to be emptied, whatever that does to the spread.
         excluded: partitions that have to stay where they are.
 
     Raises:
@@ -70,7 +70,7 @@ def plan_moves(
     """
     _check(max_bytes, step_bytes, spread_goal)
     budget = np.inf if max_bytes is None else float(max_bytes)
-    draining = sorted(broker_id for broker_id, weight in (weights or {}).items() if weight == 0)
+    draining = sorted(set(drained))
     state = MoveState(snapshot, draining=draining, excluded=excluded, utilisation_limit=utilisation_limit)
     spread_before = state.spread()
     emptied, num_stuck = drain(state, budget)
@@ -109,7 +109,7 @@ def still_possible(
         targets = [places[broker_id] for broker_id in move.added_ids if broker_id in places]
         topic, number = move.topic_partition
         if partition is None or state.ids(partition.before) != move.replica_ids_before:
-            reasons.append(f"partition {number} of {topic!r} is not whole or not where it was; it stays.")
+            reasons.append(f"partition {number} of {topic!r} is not in sync or not where it was; it stays.")
         elif len(targets) < len(move.added_ids) or not state.is_target[targets].all():
             reasons.append(f"partition {number} of {topic!r} stays: where it was to go takes nothing now.")
         elif (peak[targets] + partition.size_bytes > state.ceiling[targets]).any():

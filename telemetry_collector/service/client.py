@@ -136,7 +136,7 @@ class RemoteCollector(SnapshotThread):
                     topics=lambda: self._topics,
                     bootstrap_servers=self._connection.bootstrap_servers,
                     ask_cluster_id=self._ask_cluster_id,
-                    listener=self,
+                    observer=self,
                     counter=self._counter,
                     rng=rng,
                     clock=self._clock,

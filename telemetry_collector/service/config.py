@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from evenload.kafka_connection.secrets import BearerToken
-from evenload.telemetry_collector.service.admission import HOST_NAME
+from evenload.telemetry_collector.service.admission import HOST_NAME, Admission, Right
 
 __all__ = ["ServiceConfig"]
 
@@ -72,3 +72,15 @@ class ServiceConfig(BaseModel):
     weights_poll_s: float = Field(
         default=1.0, gt=0, le=60, description="How often the weights' file is looked at."
     )
+
+    def admission(self) -> Admission:
+        """Who may ask for what."""
+        tokens = {
+            Right.READ: self.read_token,
+            Right.INGEST: self.ingest_token,
+            Right.OPERATE: self.operate_token,
+        }
+        return Admission(
+            {right: token for right, token in tokens.items() if token is not None},
+            [host.lower() for host in self.allowed_hosts],
+        )

@@ -37,7 +37,7 @@ from evenload.telemetry_collector.sources.observation import Assembled
 from evenload.telemetry_collector.statistics import StatisticsCounter
 from evenload.telemetry_collector.weights import Weights
 
-__all__ = ["CLUSTER_ID", "SERVICE_NAME", "Listener", "Polling"]
+__all__ = ["CLUSTER_ID", "SERVICE_NAME", "Observer", "Polling"]
 
 SERVICE_NAME = "collector_service"
 CLUSTER_ID = "cluster_id"
@@ -49,7 +49,7 @@ _REPORTS_MAX = 1000
 _FIRST_MISSES = 3
 
 
-class Listener(Protocol):
+class Observer(Protocol):
     """Whoever wants to know what comes of it. Called in the loop; must not wait."""
 
     def use(self, assembled: Assembled, weights: Weights | None) -> None:
@@ -74,7 +74,7 @@ class Polling:
         topics: says which topics matter, None for all; asked as in measuring.py.
         bootstrap_servers: of our own brokers, for sentences.
         ask_cluster_id: asks our own brokers; raises `SourceError`.
-        listener: told of what comes of it.
+        observer: told of what comes of it.
         counter: counts answers and failures.
         rng: decides about jitter and backoff.
         clock: monotonic seconds.
@@ -88,7 +88,7 @@ class Polling:
         topics: Callable[[], frozenset[str] | None],
         bootstrap_servers: str,
         ask_cluster_id: Callable[[], Awaitable[str]],
-        listener: Listener,
+        observer: Observer,
         counter: StatisticsCounter,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
@@ -99,7 +99,7 @@ class Polling:
         self._topics = topics
         self._bootstrap_servers = bootstrap_servers
         self._ask_cluster_id = ask_cluster_id
-        self._listener = listener
+        self._observer = observer
         self._counter = counter
         self._rng = rng
         self._ticks = Ticks(config.interval_s, jitter=config.jitter, rng=rng)
@@ -205,7 +205,7 @@ class Polling:
         if known_id is not None and known_id != found_id:
             self._measured_at_s = None
             self._tag_by_question = {}
-            self._listener.follow(known_id, found_id)
+            self._observer.follow(known_id, found_id)
 
     async def _ask_service(self, cluster_id: str) -> None:
         max_age_s, self._max_age_s = self._max_age_s, None
@@ -238,7 +238,7 @@ class Polling:
             return
         self._measured_at_s = measured_at_s
         snapshot = self._as_ours(answer, taken_at_s=sent_wall_s + (measured_at_s - sent_at_s))
-        self._listener.use(Assembled(snapshot, measured_at_s, measured_at_s), answer.weights)
+        self._observer.use(Assembled(snapshot, measured_at_s, measured_at_s), answer.weights)
         self._counter.count_snapshot()
         self._tag_by_question = {question: tagged.tag}
 
@@ -272,7 +272,7 @@ class Polling:
         self._is_usable = True
         if self._is_without:
             self._is_without = False
-            await self._listener.come_back()
+            await self._observer.come_back()
 
     async def _miss(self, asked: str, reason: str, *, is_fault: bool) -> None:
         self._counter.count_failure(asked, asked, reason, is_fault=is_fault)
@@ -290,7 +290,7 @@ class Polling:
             is_old = self._clock() - known > self._usable_age_s
         if is_old and not self._is_without:
             self._is_without = True
-            await self._listener.go_without(reason)
+            await self._observer.go_without(reason)
 
     # Telling.
 

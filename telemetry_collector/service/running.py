@@ -29,6 +29,7 @@ from evenload.telemetry_collector.service.collector_service import CollectorServ
 from evenload.telemetry_collector.service.config import ServiceConfig
 from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
 from evenload.telemetry_collector.service.http.listening import listen
+from evenload.telemetry_collector.service.http.page_routes import page_routes
 from evenload.telemetry_collector.service.http.server import LINE_MAX_BYTES, make_app
 from evenload.telemetry_collector.service.instruments import service_instruments
 from evenload.telemetry_collector.service.page.live_page import ExplainWith, LivePage
@@ -96,7 +97,7 @@ async def serve(
             export = OtlpExport(collector, _otlp_reader(otlp_endpoint), service_instruments(service))
             ends.append(partial(_within, _REST_ENDS_S, export.close))
         runner = web.AppRunner(
-            make_app(service, page.routes),
+            make_app(service, page_routes(page)),
             access_log=None,
             shutdown_timeout=_REQUESTS_END_S,
             keepalive_timeout=_KEEPALIVE_S,

@@ -43,14 +43,13 @@ from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.service.admission import Admission, RefusedError, Right
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.compressed import Part, gzip_of
-from evenload.telemetry_collector.service.config import ServiceConfig
 from evenload.telemetry_collector.service.http.bodies import Bodies, objects_bytes
 from evenload.telemetry_collector.service.instruments import service_instruments
 from evenload.telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
 from evenload.telemetry_collector.snapshot import BrokerSnapshot
 from evenload.telemetry_collector.weights_file import parse_weights
 
-__all__ = ["LINE_MAX_BYTES", "SERVICE", "admission_of", "make_app"]
+__all__ = ["LINE_MAX_BYTES", "SERVICE", "make_app"]
 
 SERVICE: web.AppKey[CollectorService] = web.AppKey("service", CollectorService)
 _REGISTRY: web.AppKey[CollectorRegistry] = web.AppKey("registry", CollectorRegistry)
@@ -83,7 +82,7 @@ def make_app(service: CollectorService, more_routes: Iterable[web.RouteDef] = ()
     app[SERVICE] = service
     app[_BODIES] = Bodies(service.config.body_max_bytes, service.config.body_wait_s)
     app[_LIFE] = secrets.token_hex(4)
-    app[_ADMISSION] = admission_of(service.config)
+    app[_ADMISSION] = service.config.admission()
     app[_REGISTRY] = CollectorRegistry(auto_describe=True)
     app[_REGISTRY].register(PrometheusExport(service.collector, service_instruments(service)))
     app.add_routes(
@@ -101,19 +100,6 @@ def make_app(service: CollectorService, more_routes: Iterable[web.RouteDef] = ()
         ]
     )
     return app
-
-
-def admission_of(config: ServiceConfig) -> Admission:
-    """Who may ask for what, as a configuration says it."""
-    tokens = {
-        Right.READ: config.read_token,
-        Right.INGEST: config.ingest_token,
-        Right.OPERATE: config.operate_token,
-    }
-    return Admission(
-        {right: token for right, token in tokens.items() if token is not None},
-        [host.lower() for host in config.allowed_hosts],
-    )
 
 
 @web.middleware

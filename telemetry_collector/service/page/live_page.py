@@ -1,4 +1,4 @@
-"""The live page and what it asks for each two seconds: `GET /` and `GET /v1/overview`.
+"""The live page of one service: the page itself, and the overview that it asks for each two seconds.
 
 An overview is made when somebody looks, once a second however many do, in a thread: with a thousand brokers
 it takes a fraction of a second, for which producers shall not wait. The last hour is remembered from each
@@ -16,11 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from aiohttp import web
-
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
-from evenload.telemetry_collector.service.http.server import SERVICE
 from evenload.telemetry_collector.service.page.history import History
 from evenload.telemetry_collector.service.page.overview import Explanation, make_overview
 from evenload.telemetry_collector.service.page.overview_model import Overview
@@ -45,45 +42,38 @@ _PATIENCE_S = 4.0  # the page's is 5
 
 
 class LivePage:
-    """The page of one service.
+    """The page of one service. Belongs to one asyncio loop, but for `remember`.
 
     Args:
         explain: asked once for each overview.
+
+    Attributes:
+        sent: what a browser gets.
     """
 
     def __init__(self, explain: ExplainWith) -> None:
+        self.sent = load_page()
         self._explain = explain
-        self._page = load_page()
         self._history = History()
         self._making: asyncio.Task[bytes] | None = None
         self._begun_s = -math.inf
-
-    @property
-    def routes(self) -> list[web.RouteDef]:
-        """For the service's application."""
-        return [web.get("/", self._get_page), web.get("/v1/overview", self._get_overview)]
 
     def remember(self, assembled: Assembled) -> None:
         """Keep what a new snapshot says for the last hour's picture; from the collector's thread."""
         self._history.add(assembled.snapshot, time.monotonic())
 
-    async def _get_page(self, _: web.Request) -> web.Response:
-        return web.Response(text=self._page.html, headers=self._page.headers)
+    async def overview(self, service: CollectorService) -> bytes:
+        """What the page shows, as JSON; up to a second old.
 
-    async def _get_overview(self, request: web.Request) -> web.Response:
+        Raises:
+            TimeoutError: it takes longer than whoever looks has patience.
+        """
         now_s = time.monotonic()
         if self._making is None or (self._making.done() and now_s - self._begun_s > _KEPT_S):
             self._begun_s = now_s
-            self._making = asyncio.create_task(self._make(request.app[SERVICE], now_s))
-        try:
-            body = await asyncio.wait_for(asyncio.shield(self._making), _PATIENCE_S)
-        except TimeoutError as error:
-            raise web.HTTPServiceUnavailable(reason="a score function takes too long to answer") from error
-        response = web.Response(
-            body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
-        )
-        response.enable_compression()
-        return response
+            self._making = asyncio.create_task(self._make(service, now_s))
+        # Others wait for it too, so that whoever goes away doesn't end it.
+        return await asyncio.wait_for(asyncio.shield(self._making), _PATIENCE_S)
 
     async def _make(self, service: CollectorService, now_s: float) -> bytes:
         weights = service.weights or Weights()

@@ -13,7 +13,8 @@ from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_consumer, open_admin
 from evenload.kafka_plugin.config import ProducerConfig
 from evenload.kafka_plugin.errors import PluginConfigError
-from evenload.kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
+from evenload.kafka_plugin.key_partition import java_partition
+from evenload.kafka_plugin.partitioner import NodeAwarePartitioner
 from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.kafka_plugin.producer_settings import connection_of
 from evenload.telemetry_collector.collector import Collector

@@ -10,7 +10,8 @@ from kafka.partitioner import murmur2
 
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.config import ProducerConfig
-from evenload.kafka_plugin.partitioner import NodeAwarePartitioner, java_partition
+from evenload.kafka_plugin.key_partition import java_partition
+from evenload.kafka_plugin.partitioner import NodeAwarePartitioner
 from evenload.telemetry_collector.collector import Collector
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2

@@ -13,6 +13,7 @@ from evenload.kafka_connection import Connection
 from evenload.telemetry_collector import ClusterSnapshot
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.service.collector_service import CollectorService
+from evenload.telemetry_collector.service.http.page_routes import page_routes
 from evenload.telemetry_collector.service.http.server import make_app
 from evenload.telemetry_collector.service.page import live_page
 from evenload.telemetry_collector.service.page.live_page import LivePage
@@ -41,7 +42,7 @@ def test_a_snapshot_is_remembered_at_once_while_a_score_function_takes_long(
         cluster = FakeCluster(snapshot)
         with Collector(NOWHERE, sources=cluster.sources(), publish=page.remember) as collector:
             await asyncio.to_thread(collector.snapshot)
-            app = make_app(CollectorService(collector), page.routes)
+            app = make_app(CollectorService(collector), page_routes(page))
             async with TestClient[web.Request, web.Application](TestServer(app)) as client:
                 looking = asyncio.create_task(client.get("/v1/overview"))
                 await asyncio.to_thread(is_asked.wait, 60)

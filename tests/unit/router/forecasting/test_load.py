@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evenload.kafka_plugin.loading.forecast import _kept_bytes
+from evenload.router.forecasting.load import _kept_bytes
 from evenload.telemetry_collector.testing import make_snapshot
 
 MIB = 1 << 20

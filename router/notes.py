@@ -1,4 +1,4 @@
-"""Say in sentences what routing leaves uneven, whom it leaves out, and what would help.
+"""A route's notes: sentences about what routing leaves uneven, whom it leaves out, and what would help.
 
 Routing chooses among the partitions that a topic has. It can't lower a broker that is too full already, reach
 a broker without a partition, or part brokers that share every replica set. None of that is hidden: each is a
@@ -20,7 +20,7 @@ from evenload.router.min_max import FloatArray
 from evenload.router.volumes import name_of
 from evenload.sizes import bytes_text
 
-__all__ = ["Decision", "advise", "put_aside_notes"]
+__all__ = ["Decision", "notes_on", "put_aside_notes"]
 
 # Utilisations that differ by less are even, as far as a person is concerned.
 _SPREAD_MIN = 0.01
@@ -58,7 +58,7 @@ class Decision:
     put_aside: Mapping[str, str]
 
 
-def advise(decision: Decision) -> tuple[str, ...]:
+def notes_on(decision: Decision) -> tuple[str, ...]:
     """The notes for a route, most urgent first; none when everything can be levelled."""
     return tuple(
         sentence

@@ -158,7 +158,7 @@ def test_every_step_fits_and_the_end_is_never_worse(
 def test_a_draining_broker_is_emptied_as_far_as_others_have_room(
     snapshot: ClusterSnapshot, drained: int, max_bytes: int | None
 ) -> None:
-    plan = plan_moves(snapshot, max_bytes=max_bytes, weights={drained: 0.0}, utilisation_limit=LIMIT)
+    plan = plan_moves(snapshot, max_bytes=max_bytes, drained=[drained], utilisation_limit=LIMIT)
     check_every_moment(snapshot, plan)
     assert max_bytes is None or plan.moved_bytes <= max_bytes
     for move in plan.moves:
