@@ -8,14 +8,14 @@ The order of things is what makes it exact:
 2. Signs of life of another loader of the name are looked for: taking its transactional id would stop it.
 3. What a dead loader left is ended, and the transactional id is taken: one that is alive is fenced.
 4. Only then the committed progress is read, past anybody's open transactions; writing goes on from there.
-5. Each transaction commits samples and the progress that lists them, together (load_run.py).
+5. Each transaction commits samples and the progress that lists them, together (load_writer.py).
 6. The manifest is published after the last commit. A loader that dies before that leaves complete
    progress, from which the next one publishes.
 
 A topic belongs to one load (its name ends with the load's id), so nothing that is made, deleted or left
 behind here can be anybody else's.
 
-Faults are tested in tests/fault/test_load_*.py.
+Faults are tested in tests/fault/kafka_plugin/test_load_*.py.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ from evenload.kafka_plugin.loading.block_size import (
     choose_num_partitions,
     choose_samples_per_record,
 )
-from evenload.kafka_plugin.loading.load_run import LoadIdentity, LoadRun, Progress
+from evenload.kafka_plugin.loading.load_routing import LoadRouting
+from evenload.kafka_plugin.loading.load_writer import LoadIdentity, LoadWriter, Progress
 from evenload.kafka_plugin.loading.publishing import publish_load
 from evenload.kafka_plugin.loading.record_stream import (
     RecordLayout,
     encoded_bytes_per_sample,
     records_per_group,
 )
-from evenload.kafka_plugin.loading.telemetry import LoadTelemetry
 from evenload.kafka_plugin.loading.topic import (
     create_load_topic,
     load_topic_name,
@@ -91,13 +91,9 @@ from evenload.kafka_plugin.loading.topic import (
     take_snapshot,
 )
 from evenload.kafka_plugin.loading.watch import newest_sign_of_life
-from evenload.kafka_plugin.patience_in_thread import PatienceInThread
-from evenload.kafka_plugin.routing import TopicRouting
 from evenload.kafka_plugin.sources.source import Source, open_source
 from evenload.kafka_plugin.transactional_writer import TransactionalWriter
-from evenload.kafka_plugin.weights_in_force import WeightsInForce
 from evenload.router.config import RouterConfig
-from evenload.router.router import Router
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.opening import AnyCollector, open_collector
 
@@ -229,7 +225,7 @@ class _Loader:
         self._choice = choice
         self._config = config
         self._progress = progress
-        self._routing: TopicRouting | None = None
+        self._routing: LoadRouting | None = None
         self._version = 1
         self._writer = TransactionalWriter(
             connection, f"evenload.load.{choice.name}", choice.encoding, config, watcher=self._watch_record
@@ -316,28 +312,27 @@ class _Loader:
     def _write(self, state: LoadState | None, router_config: RouterConfig) -> None:
         with open_collector(self._connection, _COLLECTING, topics=[]) as collector:
             identity = self._begin(collector) if state is None else _identity_of(state.last)
-            run: LoadRun | None = None
-            telemetry: LoadTelemetry | None = None
+            writer: LoadWriter | None = None
             try:
-                telemetry = self._make_routing(identity, router_config, collector)
-                run = self._make_run(identity, telemetry)
+                self._routing = self._route(identity, router_config, collector)
+                writer = self._make_writer(identity)
                 if state is not None:
-                    run.go_on_from(state)
-                run.say_hello()
+                    writer.go_on_from(state)
+                writer.say_hello()
                 if state is None:
                     sweep_topics(self._connection, self._catalog, identity)
-                run.write_all()
+                writer.write_all()
             except BaseException as error:
-                self._clean_up(identity, run, error, is_begun=state is not None)
+                self._clean_up(identity, writer, error, is_begun=state is not None)
                 raise
             finally:
-                if run is not None:
-                    run.close()
-                if telemetry is not None:
-                    telemetry.end()
+                if writer is not None:
+                    writer.close()
+                if self._routing is not None:
+                    self._routing.end()
 
-    def _make_run(self, identity: LoadIdentity, telemetry: LoadTelemetry | None) -> LoadRun:
-        return LoadRun(
+    def _make_writer(self, identity: LoadIdentity) -> LoadWriter:
+        return LoadWriter(
             self._connection,
             self._catalog,
             self._writer,
@@ -345,18 +340,17 @@ class _Loader:
             source=self._source,
             layout=self._layout(identity),
             routing=self._routing,
-            telemetry=telemetry,
             config=self._config,
             progress=self._progress,
         )
 
     def _clean_up(
-        self, identity: LoadIdentity, run: LoadRun | None, error: BaseException, *, is_begun: bool
+        self, identity: LoadIdentity, writer: LoadWriter | None, error: BaseException, *, is_begun: bool
     ) -> None:
         """After a failure: end the transaction; a load without a committed sample leaves nothing behind."""
-        if run is not None:
-            run.abort()
-            if isinstance(error, LoaderFencedError) or not run.forget():
+        if writer is not None:
+            writer.abort()
+            if isinstance(error, LoaderFencedError) or not writer.forget():
                 return  # there is something to go on from, or it is another loader's by now
         elif is_begun:
             return
@@ -407,10 +401,10 @@ class _Loader:
             max_record_bytes=self._config.max_record_bytes,
         )
 
-    def _make_routing(
+    def _route(
         self, identity: LoadIdentity, router_config: RouterConfig, collector: AnyCollector
-    ) -> LoadTelemetry | None:
-        """Makes `_routing`, and what keeps it fresh; librdkafka's own partitioner needs neither."""
+    ) -> LoadRouting | None:
+        """What chooses partitions; None: librdkafka's own partitioner does."""
         if self._choice.strategy == "default":
             return None
         is_balanced = self._choice.strategy == "balanced"
@@ -421,31 +415,19 @@ class _Loader:
             described = admin.describe(identity.topic)
         if described is None:
             raise TopicError(identity.topic, "is gone; somebody has deleted it.")
-        batch_bytes = cast(int, identity.facts["block_bytes"])
-        batched = router_config.model_copy(update={"batch_bytes": batch_bytes})
-        router = Router(batched, patience=PatienceInThread) if is_balanced else None
-        self._routing = TopicRouting(
+        return LoadRouting.begin(
+            collector,
             identity.topic,
             len(described.partitions),
-            router=router,
-            cache=collector.cache,
-            batch_bytes=batch_bytes,
-        )
-        return LoadTelemetry(
-            collector,
-            self._routing,
-            WeightsInForce(router, batched) if router is not None else None,
+            config=router_config if is_balanced else None,
+            batch_bytes=cast(int, identity.facts["block_bytes"]),
             load=f"{identity.name}@{identity.version}/{identity.load_id}",
             producer=f"load of {identity.name}@{identity.version} by {socket.gethostname()}/{os.getpid()}",
         )
 
     def _watch_record(self, partition: int, size_bytes: int, is_stored: bool) -> None:
-        if self._routing is None:
-            return
-        if is_stored:
-            self._routing.own_bytes.add_acknowledged(partition, size_bytes)
-        else:
-            self._routing.own_bytes.add_lost(partition, size_bytes)
+        if self._routing is not None:
+            self._routing.watch_record(partition, size_bytes, is_stored)
 
     def _block_bytes(self) -> int:
         dataset_bytes = int(self._bytes_per_sample() * self._source.num_samples)

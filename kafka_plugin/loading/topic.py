@@ -16,7 +16,7 @@ from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.kafka_connection import Connection, KafkaConnectionError
 from evenload.kafka_plugin.config import LoaderConfig
 from evenload.kafka_plugin.errors import TopicError
-from evenload.kafka_plugin.loading.load_run import LoadIdentity
+from evenload.kafka_plugin.loading.load_writer import LoadIdentity
 from evenload.kafka_plugin.topics import create_topic, default_replication, delete_empty_topics
 from evenload.router.errors import RouterError
 from evenload.router.forecasting.placement import place_partitions

@@ -9,7 +9,7 @@ points at the service (DNS rebinding) is of the same origin as the service, so a
 service's own is refused; an address can't be pointed elsewhere, so addresses are welcome. And a page of
 another origin writes nothing here.
 
-Pure. Read next: server.py, which asks.
+Pure. Read next: http/server.py, which asks.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ says it once, about all the brokers that have it.
 The bounds are those of deploy/prometheus/alerts.yml, so that page and pager agree
 (tests/unit/project/test_deploy.py compares them).
 
-Invariants, checked in tests/property/telemetry_collector/service/test_overview.py:
+Invariants, checked in tests/property/telemetry_collector/service/page/test_overview.py:
 1. There is always at least one finding; "all is well" is said alone, and only when nothing else is.
 2. The most urgent come first.
 3. A broker that doesn't answer, or is full, is named in a critical finding.

@@ -7,7 +7,7 @@ measures: an hour of 1,000 brokers is about 1.5 MB.
 The clock is a monotonic one that is passed in, so setting the machine's time moves no point. A step in which
 nothing was measured has no point: the gap shows that nobody looked.
 
-Invariants, checked in tests/property/telemetry_collector/service/test_history.py:
+Invariants, checked in tests/property/telemetry_collector/service/page/test_history.py:
 1. There are never more points than steps in the span, and one more.
 2. No point that is read is older than the span; they come oldest first, each of another step.
 3. The newest point is what was added last.

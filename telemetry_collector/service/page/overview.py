@@ -10,7 +10,7 @@ above this package: it comes in as `explain`.
 All lists are bounded: with 1,000 brokers, 100,000 partitions and as many producers the document stays small
 enough to be asked for every two seconds.
 
-Invariants, checked in tests/property/telemetry_collector/service/test_overview.py:
+Invariants, checked in tests/property/telemetry_collector/service/page/test_overview.py:
 1. A broker's forecast is what it uses plus what loads have announced, over its capacity.
 2. Bytes of the topics shown, over brokers, are those of the snapshot.
 3. Lists are no longer than their bounds, and `num_*` says how many there are.

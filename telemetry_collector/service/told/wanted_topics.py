@@ -5,7 +5,7 @@ others are loose: names that no broker knows, and what those ask for who only re
 than places, loose ones go, the oldest of whoever has most of them first. So whoever makes up names pushes out
 their own, and neither a producer's topic nor the few that others look at.
 
-Invariants, checked in tests/property/telemetry_collector/service/test_wanted_topics.py:
+Invariants, checked in tests/property/telemetry_collector/service/told/test_wanted_topics.py:
 1. There are never more names than places.
 2. A firm place is lost by not being asked for, and by nothing else.
 3. A loose name goes only if nobody else has more loose names.

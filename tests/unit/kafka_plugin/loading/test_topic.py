@@ -11,7 +11,7 @@ from evenload.dataset_catalog.catalog import Catalog
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin import topics
 from evenload.kafka_plugin.errors import TopicError
-from evenload.kafka_plugin.loading.load_run import LoadIdentity
+from evenload.kafka_plugin.loading.load_writer import LoadIdentity
 from evenload.kafka_plugin.loading.topic import sweep_topics
 
 

@@ -15,8 +15,8 @@ from evenload.dataset_catalog.progress import LoadProgress, LoadState, ProgressK
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.config import LoaderConfig
 from evenload.kafka_plugin.errors import TransactionFailedError
-from evenload.kafka_plugin.loading import load_run
-from evenload.kafka_plugin.loading.load_run import LoadIdentity, LoadRun
+from evenload.kafka_plugin.loading import load_writer
+from evenload.kafka_plugin.loading.load_writer import LoadIdentity, LoadWriter
 from evenload.kafka_plugin.loading.record_stream import RecordLayout
 from evenload.kafka_plugin.sources.source import open_source
 from evenload.kafka_plugin.transactional_writer import TransactionalWriter
@@ -96,14 +96,14 @@ class Brokers:
 
 
 @pytest.fixture
-def make_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    runs: list[LoadRun] = []
+def make_writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    writers: list[LoadWriter] = []
 
-    def make(brokers: Brokers) -> LoadRun:
+    def make(brokers: Brokers) -> LoadWriter:
         def newest(*_: Any, **__: Any) -> LoadProgress | None:
             return next(reversed(brokers.progress.values()), None)
 
-        monkeypatch.setattr(load_run, "newest_sign_of_life", newest)
+        monkeypatch.setattr(load_writer, "newest_sign_of_life", newest)
         layout = RecordLayout(
             encoding="packed",
             value_format="arrow",
@@ -113,7 +113,7 @@ def make_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             load_id="0" * 16,
             max_record_bytes=1 << 20,
         )
-        run = LoadRun(
+        writer = LoadWriter(
             Connection(bootstrap_servers="nowhere:1"),
             cast(Catalog, brokers),
             cast(TransactionalWriter, brokers),
@@ -132,54 +132,54 @@ def make_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             config=LoaderConfig(transaction_bytes=1),
             progress=None,
         )
-        runs.append(run)
-        return run
+        writers.append(writer)
+        return writer
 
     with stamina.set_testing(True, attempts=5):  # tries again without waiting
         yield make
-    for run in runs:
-        run.close()
+    for writer in writers:
+        writer.close()
 
 
 @pytest.mark.parametrize("deaf_to_commit", range(1, 6))  # the begin, and four records of five samples
-def test_a_commit_without_an_answer_is_not_done_twice(make_run: Any, deaf_to_commit: int) -> None:
+def test_a_commit_without_an_answer_is_not_done_twice(make_writer: Any, deaf_to_commit: int) -> None:
     brokers = Brokers(deaf_to_commit)
-    run = make_run(brokers)
-    run.say_hello()
-    run.write_all()
+    writer = make_writer(brokers)
+    writer.say_hello()
+    writer.write_all()
     state = brokers.load_state("n", 1, wait_s=0)
     assert state is not None
-    assert (state.last.is_complete, state.last.num_samples, run.totals.num_samples) == (True, 20, 20)
+    assert (state.last.is_complete, state.last.num_samples, writer.totals.num_samples) == (True, 20, 20)
 
 
-def test_a_load_that_turns_out_to_have_samples_is_not_forgotten(make_run: Any) -> None:
+def test_a_load_that_turns_out_to_have_samples_is_not_forgotten(make_writer: Any) -> None:
     brokers = Brokers(deaf_to_commit=2)
-    run = make_run(brokers)
-    run.say_hello()
+    writer = make_writer(brokers)
+    writer.say_hello()
     with pytest.raises(TransactionFailedError):  # and there the user gave up
-        run._attempt(run._send_groups)
-    assert run.totals.num_samples == 0
-    assert not run.forget()
+        writer._attempt(writer._send_groups)
+    assert writer.totals.num_samples == 0
+    assert not writer.forget()
     assert sum(len(told.runs.get(0, ())) for told in brokers.progress.values()) == 1
 
 
-def test_a_load_without_samples_is_forgotten(make_run: Any) -> None:
+def test_a_load_without_samples_is_forgotten(make_writer: Any) -> None:
     brokers = Brokers(deaf_to_commit=1)
-    run = make_run(brokers)
-    run.say_hello()
-    assert run.forget()
+    writer = make_writer(brokers)
+    writer.say_hello()
+    assert writer.forget()
     assert brokers.progress == {}
 
 
-def test_a_load_whose_first_samples_could_not_be_written_is_forgotten(make_run: Any) -> None:
+def test_a_load_whose_first_samples_could_not_be_written_is_forgotten(make_writer: Any) -> None:
     brokers = Brokers(deaf_to_commit=0)
-    run = make_run(brokers)
-    run.say_hello()
+    writer = make_writer(brokers)
+    writer.say_hello()
     brokers.settle = _refuse  # type: ignore[method-assign]
     with pytest.raises(TransactionFailedError):
-        run._attempt(run._send_groups)
-    run.abort()
-    assert run.forget()
+        writer._attempt(writer._send_groups)
+    writer.abort()
+    assert writer.forget()
     assert brokers.progress == {}
 
 

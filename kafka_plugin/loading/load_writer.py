@@ -43,10 +43,9 @@ from evenload.kafka_plugin.errors import (
     TransactionFailedError,
     sentence,
 )
+from evenload.kafka_plugin.loading.load_routing import LoadRouting
 from evenload.kafka_plugin.loading.record_stream import RecordGroup, RecordLayout, RecordStream
-from evenload.kafka_plugin.loading.telemetry import LoadTelemetry
 from evenload.kafka_plugin.loading.watch import newest_sign_of_life
-from evenload.kafka_plugin.routing import TopicRouting
 from evenload.kafka_plugin.sources.source import Source
 from evenload.kafka_plugin.transactional_writer import (
     LIBRDKAFKA_CHOOSES,
@@ -119,7 +118,7 @@ class LoadIdentity:
     facts: Mapping[str, JsonValue]
 
 
-class LoadRun:
+class LoadWriter:
     """Writes one load. For one thread; `close` ends what it started.
 
     Args:
@@ -130,7 +129,6 @@ class LoadRun:
         source: What to write.
         layout: How samples become records.
         routing: Where records go; None: librdkafka's own partitioner decides.
-        telemetry: Keeps `routing` fresh; None where there is none.
         config: Limits.
         progress: Called with samples written, samples in all, and bytes written; the written ones are the
             committed ones and those of the transaction under way.
@@ -145,10 +143,9 @@ class LoadRun:
         identity: LoadIdentity,
         source: Source,
         layout: RecordLayout,
-        routing: TopicRouting | None,
+        routing: LoadRouting | None,
         config: LoaderConfig,
         progress: Progress | None,
-        telemetry: LoadTelemetry | None = None,
     ) -> None:
         self.totals = Totals(-1)
         self._connection = connection
@@ -158,7 +155,6 @@ class LoadRun:
         self._source = source
         self._layout = layout
         self._routing = routing
-        self._telemetry = telemetry
         self._config = config
         self._progress = progress
         self._stream: RecordStream | None = None
@@ -297,14 +293,15 @@ class LoadRun:
 
     def _send(self, group: RecordGroup, totals: Totals) -> None:
         self._refresh_routing(group, totals)
-        is_block = self._layout.encoding == "record" and self._routing is not None
+        routing = self._routing.routing if self._routing is not None else None
+        is_block = self._layout.encoding == "record" and routing is not None
         partition = LIBRDKAFKA_CHOOSES
-        if is_block and self._routing is not None:
-            partition = self._routing.partition_for(group.num_bytes)
+        if is_block and routing is not None:
+            partition = routing.partition_for(group.num_bytes)
             self._writer.begin_block(partition, group.num_bytes)
         for record in group.records:
-            if self._routing is not None and not is_block:
-                partition = self._routing.partition_for(len(record.value))
+            if routing is not None and not is_block:
+                partition = routing.partition_for(len(record.value))
             self._writer.write(
                 self._identity.topic,
                 record.value,
@@ -314,7 +311,7 @@ class LoadRun:
             )
 
     def _refresh_routing(self, group: RecordGroup, totals: Totals) -> None:
-        if self._routing is None or self._telemetry is None:
+        if self._routing is None:
             return
         if time.monotonic() - self._refreshed_s < _REFRESH_S:
             return
@@ -323,13 +320,13 @@ class LoadRun:
         bytes_per_sample = written.num_bytes / written.num_samples
         remaining_bytes = (self._source.num_samples - totals.num_samples) * bytes_per_sample
         if self._config.compression != "none":
-            self._routing.measure_stored_ratio(earlier_bytes=self._earlier_bytes)
+            self._routing.routing.measure_stored_ratio(earlier_bytes=self._earlier_bytes)
         mean_record_bytes = group.num_bytes / len(group.records)
         overhead_bytes = (
             _PACKED_OVERHEAD_BYTES if self._layout.encoding == "packed" else _RECORD_OVERHEAD_BYTES
         )
         expected_ratio = 1 + overhead_bytes / max(1.0, mean_record_bytes)
-        self._telemetry.refresh(int(remaining_bytes), expected_ratio=expected_ratio)
+        self._routing.refresh(int(remaining_bytes), expected_ratio=expected_ratio)
 
     def _progress_record(self, totals: Totals, runs: Mapping[int, Sequence[Run]]) -> LoadProgress:
         identity = self._identity
