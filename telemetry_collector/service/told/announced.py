@@ -4,8 +4,8 @@ The idea: each load says anew every few seconds what it will still write, so the
 changed is counted anew. 200 loads on 1,000 brokers would otherwise be 200,000 numbers to add, and to tell to
 each producer, for each word of one of them.
 
-Invariant, checked in tests/property/telemetry_collector/service/told/test_announced.py: the sum is that of the
-intents counted last, without those that are left out.
+Invariant, checked in tests/property/telemetry_collector/service/told/test_announced.py: the sum is that of
+the intents counted last, without those that are left out.
 
 Pure. Read next: collector_service.py.
 """
