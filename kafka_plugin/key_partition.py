@@ -1,4 +1,4 @@
-"""Which partition a record with a key belongs to, by the rule of Java's producer. Pure."""
+"""Which partition a record with a key belongs to, by the rule of Java's producer."""
 
 from __future__ import annotations
 
