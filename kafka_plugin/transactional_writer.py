@@ -187,6 +187,7 @@ class TransactionalWriter:
         written = [TopicPartition(self._log_topic, ALL_PARTITIONS)]
         if topic is not None:
             written.append(TopicPartition(topic, ALL_PARTITIONS))
+        # Before the id is taken: taking it makes the coordinator forget how the last transaction ended.
         self._markers.end_earlier(written, timeout_s)
         self._retried(self._producer.init_transactions, timeout_s)
 

@@ -1,7 +1,7 @@
-"""The questions and orders that moving replicas takes, each with a deadline; kafka-python's end in this file.
+"""The questions and orders that moving replicas takes, each with a deadline.
 
 While brokers fail over, a question is put again until the deadline. A refusal names the permission that it
-takes.
+takes. kafka-python's exceptions end in this file.
 """
 
 from __future__ import annotations

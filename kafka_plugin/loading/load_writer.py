@@ -1,6 +1,6 @@
-"""The writing of one load: transaction after transaction, each done again until it is committed.
+"""Write one load: transaction after transaction, each done again until it is committed.
 
-What is committed so far is `totals`; each transaction takes groups of records from there on, sends them,
+`totals` is what is committed so far. Each transaction takes groups of records from there on, sends them,
 waits until every one has an offset, and commits them together with the progress that lists them. When that
 fails, it is aborted and done again from the same position, so nothing is ever counted that is not in the
 topic.
@@ -253,12 +253,15 @@ class LoadWriter:
             ) from error
 
     def _attempt(self, fill: Callable[[Totals], Totals]) -> None:
+        # Until the commit is answered, nobody knows whether it happened: whatever ends this, also Ctrl-C,
+        # the next attempt first reads what is committed.
         self._needs_recovery = True
         try:
             self._writer.begin()
             totals = replace(fill(self.totals), sequence=self.totals.sequence + 1)
             told = self._progress_record(totals, self._writer.settle())
             key, value = told.to_record()
+            # Before it is sent: it may get into the topic even if sending fails, and is no stranger's then.
             self._know(told)
             self._writer.write(LOADS_TOPIC, value, partition=0, num_samples=0, key=key)
             self._writer.commit(num_bytes=totals.num_bytes - self.totals.num_bytes)
@@ -373,6 +376,10 @@ class LoadWriter:
         self._take_id_anew()
 
     def _stop_if_taken_over(self) -> None:
+        # Brokers refuse a producer that was suspended for too long in the same words as one that was
+        # replaced. But a loader that has taken the id says hello as soon as it has read what is committed,
+        # and an open transaction keeps it from that for no longer than its timeout. If nothing was heard by
+        # then, nobody has taken over.
         patience_s = self._config.transaction_timeout_s + 10 if self._is_fenced else 0
         deadline_s = time.monotonic() + patience_s
         name, version = self._identity.name, self._identity.version
@@ -389,6 +396,7 @@ class LoadWriter:
 
     def _take_id_anew(self) -> None:
         self._stop_if_taken_over()
+        # Taking the id ends our own open transaction, too. Only then is what is committed known for good.
         self._writer.open(self._identity.topic, self._config.transaction_timeout_s)
         self._is_fenced = False
         name, version = self._identity.name, self._identity.version

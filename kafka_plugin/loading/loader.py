@@ -283,9 +283,11 @@ class _Loader:
     def _claim_once(self) -> LoadState | None:
         self._catalog.ensure_internal_topics()
         self._version = next_version(self._catalog, self._choice.name, new_version=self._choice.new_version)
+        # Before the id is taken, as that stops whoever is loading.
         last = newest_sign_of_life(self._connection, self._choice.name, self._version)
         if last is not None and not self._choice.take_over:
             self._refuse_if_alive(last)
+        # And only then what is committed is read: until the id is ours, a predecessor may still commit.
         self._writer.open(last.topic if last is not None else None, self._config.transaction_timeout_s)
         wait_s = self._config.transaction_timeout_s + 10
         state = self._catalog.load_state(self._choice.name, self._version, wait_s=wait_s)

@@ -1,7 +1,6 @@
-"""Samples on their way to records: gathered, encoded and hashed in a thread of their own, a bounded way
-ahead.
+"""A thread gathers, encodes and hashes samples ahead of the loader, up to a bound.
 
-The loader's thread only routes and sends, so it can commit in time however slow the source is, and encoding
+So the loader's thread only routes and sends: it can commit in time however slow the source is, and encoding
 costs no throughput. What goes wrong in the thread is raised where the records are taken.
 
 A `RecordGroup` is what a transaction takes as a whole: for `packed`, one record (or its parts, when samples

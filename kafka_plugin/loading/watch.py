@@ -1,9 +1,10 @@
 """Signs of life of a load: its newest progress record, committed or not.
 
-Whether somebody else is loading a name is asked before its transactional id is taken (which would stop
-them), and again when brokers refuse us (who has taken it?). Committed records don't answer that: what
-another loader has written may be hidden behind anybody's open transaction. So this reads everything, and
-believes nothing but that somebody wrote it. What is committed is dataset_catalog's to say.
+A loader looks for another loader of its name before it takes the transactional id, which would stop the
+other, and again when brokers refuse it: who has taken the id? Committed records don't answer that. What
+another loader has written may lie behind somebody's open transaction, where readers of committed records
+don't get. So this reads everything, and believes nothing but that somebody wrote it. What is committed is
+dataset_catalog's to say.
 """
 
 from __future__ import annotations

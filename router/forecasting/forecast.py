@@ -1,9 +1,9 @@
-"""Say what use the brokers would be in, before a byte is written.
+"""How full each broker would be after a load, and could be at best, before a byte is written.
 
-For a topic that exists, or a placement that might be made, three answers to "how full will each broker be
-after H more bytes?": with given shares, with the best shares that there are for these replica sets, and
-with copies anywhere. The second is what routing could reach at best, the third what no placement and no
-moves could beat; the distances between them say what would help.
+For a topic that exists, or a placement that might be made, there are three answers to "how full will each
+broker be after H more bytes?": with given shares, with the best shares that there are for these replica sets,
+and with copies anywhere. The second is what routing could reach at best, the third what no placement and no
+moves could beat. The distances between them say what would help.
 
 Bytes are stored bytes, of one copy; every copy is counted. The same arithmetic as in levelling.py, without
 scores or limits: what would be possible if every broker took what it was sent.
