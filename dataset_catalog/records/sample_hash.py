@@ -7,10 +7,10 @@ sample stored twice more would cancel). Hashes are stored in manifests: changing
 here makes every older manifest fail its check (tests/unit/dataset_catalog/test_encoding_hashes.py holds
 golden values).
 
-Rules: fixed-width values up to 8 bytes, by their bits (NaN and -0.0 too), through splitmix64 (Steele,
-Lea, Flood: Fast splittable pseudorandom number generators, 2014) with two keys; wider ones, strings,
-binary and lists of fixed-width values by xxh3_128 over their bytes; other lists, element by element
-with its place; a null is a constant of its own, and what is under it is not looked at.
+Rules: fixed-width values up to 8 bytes, by their bits (NaN and -0.0 too), mixed as SplitMix64 does with two
+keys (splitmix64.py); wider ones, strings, binary and lists of fixed-width values by xxh3_128 over their
+bytes; other lists, element by element with its place; a null is a constant of its own, and what is under it
+is not looked at.
 
 This is no defence against forgery: it is there to notice accidents.
 """
@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from evenload.dataset_catalog.errors import UnsupportedTypeError
+from evenload.dataset_catalog.splitmix64 import mix_in_place
 
 HashArray = npt.NDArray[np.uint64]  # [rows, 2]: low 64 bits, high 64 bits
 _ByteArray = npt.NDArray[np.uint8]
@@ -36,8 +37,6 @@ CHECKSUM_MODULUS = 1 << 128
 _LANES = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)
 _NULL = np.array([0xD6E8FEB86659FD93, 0xA0761D6478BD642F], dtype=np.uint64)
 _STEP = np.uint64(0x9FB21C651E98DF25)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def sample_hashes(batch: pa.RecordBatch) -> HashArray:
@@ -71,7 +70,7 @@ def _hash_fields(num_rows: int, names: Sequence[str], columns: Sequence[pa.Array
     state = np.tile(_LANES, (num_rows, 1))
     for name, column in zip(names, columns, strict=True):
         salt = _from_digests([xxhash.xxh3_128_digest(name.encode())])
-        state = _mix(state * _STEP + _mix(_hash_column(name, column) ^ salt))
+        state = mix_in_place(state * _STEP + mix_in_place(_hash_column(name, column) ^ salt))
     return state
 
 
@@ -103,7 +102,7 @@ def _hash_values(name: str, array: pa.Array) -> HashArray:
     data = _fixed_width_bytes(array, width)
     if width in (1, 2, 4, 8):
         bits = data.view(f"<u{width}").astype(np.uint64)
-        return _mix(bits[:, None] ^ _LANES)
+        return mix_in_place(bits[:, None] ^ _LANES)
     starts = np.arange(rows, dtype=np.int64) * width
     return _hash_ranges(data, starts, starts + width)
 
@@ -124,7 +123,7 @@ def _hash_lists(name: str, array: pa.Array) -> HashArray:
     num_nulls = np.concatenate([np.zeros(1, np.int64), np.cumsum(~valid)])
     has_null = num_nulls[stops] > num_nulls[starts]
     which = _hash_ranges(valid.view(np.uint8), starts[has_null], stops[has_null])
-    hashes[has_null] = _mix(hashes[has_null] * _STEP + which)
+    hashes[has_null] = mix_in_place(hashes[has_null] * _STEP + which)
     return hashes
 
 
@@ -132,10 +131,12 @@ def _hash_list_items(items: HashArray, starts: _Positions, stops: _Positions) ->
     """Sums of item hashes, each mixed with its place in the list, then mixed with the list's length."""
     lengths = stops - starts
     place = (np.arange(len(items), dtype=np.int64) - np.repeat(starts, lengths)).astype(np.uint64)
-    placed = _mix(items + _mix(place[:, None] ^ _LANES))
+    placed = mix_in_place(items + mix_in_place(place[:, None] ^ _LANES))
     # Differences of a running sum modulo 2^64: np.add.reduceat gets empty lists wrong.
     running = np.concatenate([np.zeros((1, 2), np.uint64), np.cumsum(placed, axis=0, dtype=np.uint64)])
-    return _mix((running[stops] - running[starts]) + _mix(lengths.astype(np.uint64)[:, None] ^ _LANES))
+    return mix_in_place(
+        (running[stops] - running[starts]) + mix_in_place(lengths.astype(np.uint64)[:, None] ^ _LANES)
+    )
 
 
 def _hash_ranges(data: _ByteArray, starts: _Positions, stops: _Positions) -> HashArray:
@@ -154,16 +155,6 @@ def _hash_ranges(data: _ByteArray, starts: _Positions, stops: _Positions) -> Has
 def _from_digests(digests: Sequence[bytes]) -> HashArray:
     both: HashArray = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, ::-1].astype(np.uint64)
     return both
-
-
-def _mix(bits: HashArray) -> HashArray:
-    """splitmix64's finalizer: a bijection of 64 bits, in which each input bit reaches every output bit."""
-    bits = bits ^ (bits >> np.uint64(30))
-    bits *= _MIX_1
-    bits ^= bits >> np.uint64(27)
-    bits *= _MIX_2
-    bits ^= bits >> np.uint64(31)
-    return bits
 
 
 def _plain(array: pa.Array) -> pa.Array:

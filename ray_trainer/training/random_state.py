@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import enum
 import random
-from typing import Final
 
 import numpy as np
 import torch
 
-__all__ = ["Purpose", "seed_step", "step_seed"]
+from evenload.dataset_catalog.splitmix64 import next_output
 
-_MASK: Final = (1 << 64) - 1
+__all__ = ["Purpose", "seed_step", "step_seed"]
 
 
 class Purpose(enum.Enum):
@@ -25,13 +24,10 @@ class Purpose(enum.Enum):
 
 
 def step_seed(seed: int, step: int, rank: int, purpose: Purpose = Purpose.LOOP) -> int:
-    """64 bits, different for every (seed, step, rank, purpose): splitmix64 folded over them."""
+    """64 bits, different for every (seed, step, rank, purpose): SplitMix64 folded over them."""
     mixed = 0
     for part in (seed, step, rank, *purpose.value):
-        mixed = (mixed + part + 0x9E3779B97F4A7C15) & _MASK
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        mixed ^= mixed >> 31
+        mixed = next_output(mixed + part)
     return mixed
 
 
