@@ -155,10 +155,12 @@ def _read_evenload(stand: Stand) -> Reading:
 
 def _read_raw(stand: Stand) -> Reading:
     """All blocks by exact ranges, partitions in turn; the values are counted and dropped."""
-    manifest, runs = stand.packed, stand.packed.run_arrays()
+    manifest, extents = stand.packed, stand.packed.extent_arrays()
     size = manifest.num_bytes // manifest.num_records
     by_partition: dict[int, list[BlockRange]] = {}
-    for partition, first, count in zip(runs.partition, runs.first_offset, runs.num_records, strict=True):
+    for partition, first, count in zip(
+        extents.partition, extents.first_offset, extents.num_records, strict=True
+    ):
         ranges = (BlockRange(int(partition), int(first) + record, 1, size) for record in range(count))
         by_partition.setdefault(int(partition), []).extend(ranges)
     order = [block for turn in zip_longest(*by_partition.values()) for block in turn if block is not None]

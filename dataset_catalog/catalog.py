@@ -94,7 +94,7 @@ class Catalog:
         return found
 
     def each(self) -> Iterator[DatasetManifest | CorruptManifestError]:
-        """The same one by one, as a manifest can have a million runs; and what is wrong with damaged ones."""
+        """The same one by one, as a manifest can have a million extents; of damaged ones, what is wrong."""
         # Not a loop: its variable would hold each manifest while the next one is decoded.
         return map(itemgetter(1), self._read_datasets().each())
 
@@ -254,24 +254,24 @@ class Catalog:
             DatasetGoneError: There is no such topic, or listed records are outside of what it has.
         """
         with TopicAdmin(self._connection, timeout_s=self._timeout_s) as admin:
-            listed = [runs for runs in manifest.partitions if runs.num_runs]
+            listed = [part for part in manifest.partitions if part.num_extents]
             partitions = check_topic(admin, manifest)
-            missing = [runs.partition for runs in listed if runs.partition not in partitions]
+            missing = [part.partition for part in listed if part.partition not in partitions]
             if missing:
                 raise DatasetGoneError(manifest.id, manifest.topic, f"it has no partitions {missing[:20]}")
-            numbers = [runs.partition for runs in listed]
+            numbers = [part.partition for part in listed]
             try:
                 starts = admin.offsets(manifest.topic, numbers, "log start")
                 ends = admin.offsets(manifest.topic, numbers, "log end")
             except CatalogUnavailableError:
                 check_topic(admin, manifest)  # a broker may have known it a little longer than the others
                 raise
-        for runs in listed:
-            first, start, end = int(runs.first_offset[0]), starts[runs.partition], ends[runs.partition]
-            if start > first or end < runs.end_offset:
+        for part in listed:
+            first, start, end = int(part.first_offset[0]), starts[part.partition], ends[part.partition]
+            if start > first or end < part.end_offset:
                 reason = (
-                    f"the manifest lists offsets {first} to {runs.end_offset - 1} of partition "
-                    f"{runs.partition}, the topic has {start} to {end - 1}"
+                    f"the manifest lists offsets {first} to {part.end_offset - 1} of partition "
+                    f"{part.partition}, the topic has {start} to {end - 1}"
                 )
                 raise DatasetGoneError(manifest.id, manifest.topic, reason)
 

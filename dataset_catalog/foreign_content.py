@@ -5,7 +5,7 @@ content that was made to do harm. A decoder either returns a value that keeps it
 error; an error of Python, NumPy, pydantic or Arrow (RecursionError, MemoryError, OverflowError,
 UnicodeDecodeError and so on) never gets past it. And what is said of such content is safe to print.
 
-Invariants, checked in tests/property/dataset_catalog/test_hostile_records.py:
+Invariants, checked in tests/property/dataset_catalog/logs/test_hostile_records.py:
 1. A decoder raises nothing but its own error, whatever the bytes.
 2. Its memory is bounded by its limits, not by what the bytes say.
 

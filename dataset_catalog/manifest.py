@@ -1,15 +1,15 @@
 """What a dataset in Kafka is: its topic, where its samples lie, what they look like, how many.
 
-A dataset exists when its manifest does. The manifest lists every record by offset (as runs), so a
+A dataset exists when its manifest does. The manifest lists every record by offset (as extents), so a
 reader asks for exactly these and never interprets gaps; and it holds the count and the checksum
 over samples that were taken from the source while loading, so that `verify` can compare the topic
 with something that did not pass through Kafka.
 
 Invariants, checked in tests/property/dataset_catalog/test_manifest_parts.py:
 1. Parts to manifest and back is the identity, in any order of the parts.
-2. Totals agree with the runs; a manifest that contradicts itself can't be made.
+2. Totals agree with the extents; a manifest that contradicts itself can't be made.
 
-Read next: runs.py (where samples lie), encoding.py (what is in a record), catalog.py (where
+Read next: extents.py (where samples lie), encoding.py (what is in a record), catalog.py (where
 manifests are kept).
 """
 
@@ -27,18 +27,18 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from evenload.dataset_catalog.errors import CorruptManifestError, UnsupportedTypeError
+from evenload.dataset_catalog.extents import (
+    SAMPLES_PER_RECORD_MAX,
+    Extent,
+    ExtentArrays,
+    PartitionExtents,
+    concatenate_extents,
+    extents_of_records,
+    merge_extents,
+)
 from evenload.dataset_catalog.foreign_content import NUMBER_MAX, parse_json, refused_as
 from evenload.dataset_catalog.parts import join_parts, split_document
 from evenload.dataset_catalog.record_keys import VERSION_MAX, DatasetTopic, TopicId
-from evenload.dataset_catalog.runs import (
-    SAMPLES_PER_RECORD_MAX,
-    PartitionRuns,
-    Run,
-    RunArrays,
-    concatenate_runs,
-    merge_runs,
-    runs_of_records,
-)
 from evenload.dataset_catalog.stored_schema import decode_schema, encode_schema
 
 __all__ = [
@@ -46,15 +46,15 @@ __all__ = [
     "DatasetId",
     "DatasetManifest",
     "Encoding",
-    "PartitionRuns",
-    "Run",
-    "RunArrays",
+    "Extent",
+    "ExtentArrays",
+    "PartitionExtents",
     "ValueFormat",
     "check_dataset_name",
     "encode_schema",
-    "merge_runs",
+    "extents_of_records",
+    "merge_extents",
     "parse_dataset_id",
-    "runs_of_records",
 ]
 
 Encoding = Literal["packed", "record"]
@@ -62,7 +62,7 @@ ValueFormat = Literal["arrow", "raw", "json"]
 
 PART_BYTES = 512 * 1024  # half of Kafka's default limit for a record
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-# Everything but runs. What takes most are the numbers of partitions, of which a cluster has at most about
+# Everything but extents. What takes most are the numbers of partitions, of which a cluster has at most about
 # 200,000, and the names of columns and classes.
 _HEADER_BYTES_MAX = 16 << 20
 _HEADER_VALUES_MAX = 1_000_000
@@ -79,7 +79,7 @@ class DatasetManifest(BaseModel):
     """One version of one dataset. Immutable, picklable, compared by value.
 
     Raises:
-        ValueError: Totals disagree with the runs, partitions don't ascend, or a field is malformed.
+        ValueError: Totals disagree with the extents, partitions don't ascend, or a field is malformed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -93,9 +93,11 @@ class DatasetManifest(BaseModel):
     schema_ipc: str = Field(description="The Arrow schema of a record's samples, IPC, base64.")
     features: dict[str, str] = Field(description="Column to readable type; 'image' for encoded images.")
     samples_per_record: int = Field(
-        ge=1, le=SAMPLES_PER_RECORD_MAX, description="What was aimed at; the runs say what is there."
+        ge=1, le=SAMPLES_PER_RECORD_MAX, description="What was aimed at; the extents say what is there."
     )
-    partitions: tuple[PartitionRuns, ...] = Field(description="Where the samples lie, partitions ascending.")
+    partitions: tuple[PartitionExtents, ...] = Field(
+        description="Where the samples lie, partitions ascending."
+    )
     num_samples: int = Field(ge=0, le=NUMBER_MAX)
     num_records: int = Field(ge=0, le=NUMBER_MAX)
     num_bytes: int = Field(ge=0, le=NUMBER_MAX, description="Payload: bytes of all the records' values.")
@@ -111,14 +113,14 @@ class DatasetManifest(BaseModel):
         return check_dataset_name(name)
 
     @model_validator(mode="after")
-    def _totals_agree_with_runs(self) -> Self:
+    def _totals_agree_with_extents(self) -> Self:
         numbers = [p.partition for p in self.partitions]
         if numbers != sorted(set(numbers)):
             raise ValueError(f"partitions must ascend, each once, but are {numbers[:20]}")
         listed = (sum(p.num_records for p in self.partitions), sum(p.num_samples for p in self.partitions))
         if listed != (self.num_records, self.num_samples):
             raise ValueError(
-                f"runs list {listed[0]} records and {listed[1]} samples, but the totals say "
+                f"extents list {listed[0]} records and {listed[1]} samples, but the totals say "
                 f"{self.num_records} and {self.num_samples}"
             )
         return self
@@ -153,12 +155,12 @@ class DatasetManifest(BaseModel):
         content = json.dumps({key: header[key] for key in deciding}, sort_keys=True, separators=(",", ":"))
         return str(xxhash.xxh3_128_hexdigest(content.encode() + columns))
 
-    def run_arrays(self) -> RunArrays:
-        """All runs as read-only arrays in manifest order; milliseconds for a million runs."""
-        return concatenate_runs(self.partitions)
+    def extent_arrays(self) -> ExtentArrays:
+        """All extents as read-only arrays in manifest order; milliseconds for a million extents."""
+        return concatenate_extents(self.partitions)
 
     def to_json(self) -> str:
-        """The manifest as a JSON object, runs as `[first_offset, num_records, samples_per_record]`."""
+        """The manifest as a JSON object, extents as `[first_offset, num_records, samples_per_record]`."""
         return self.model_dump_json()
 
     @classmethod
@@ -192,13 +194,13 @@ class DatasetManifest(BaseModel):
         if length > min(_HEADER_BYTES_MAX, len(document) - 4):
             raise ValueError(f"{length} bytes of header are too many, at most {_HEADER_BYTES_MAX}")
         header = parse_json(bytes(document[4 : 4 + length]), max_values=_HEADER_VALUES_MAX)
-        header["partitions"] = _unpack_runs(header["partitions"], memoryview(document)[4 + length :])
+        header["partitions"] = _unpack_extents(header["partitions"], memoryview(document)[4 + length :])
         return cls(**header)
 
     def _split(self) -> tuple[dict[str, JsonValue], bytes]:
         header: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"partitions"})
-        header["partitions"] = [[p.partition, p.num_runs] for p in self.partitions]
-        return header, _pack_runs(self.partitions)
+        header["partitions"] = [[p.partition, p.num_extents] for p in self.partitions]
+        return header, _pack_extents(self.partitions)
 
 
 def check_dataset_name(name: str) -> str:
@@ -227,15 +229,15 @@ def parse_dataset_id(text: str) -> DatasetId:
     return DatasetId(check_dataset_name(name), int(version) if at else None)
 
 
-def _pack_runs(partitions: Iterable[PartitionRuns]) -> bytes:
-    """Gap to the run before, records, samples per record: each a column, bytes of equal weight together.
+def _pack_extents(partitions: Iterable[PartitionExtents]) -> bytes:
+    """Gap to the extent before, records, samples per record: each a column, bytes of equal weight together.
 
     Gaps and counts repeat, and their high bytes are zero: so laid out, zlib makes almost nothing of
-    them (a million runs with regular gaps: a few KB instead of 24 MB).
+    them (a million extents with regular gaps: a few KB instead of 24 MB).
     """
     packed = []
     for part in partitions:
-        first, records, samples = part.first_offset, part.num_records_by_run, part.samples_per_record
+        first, records, samples = part.first_offset, part.num_records_by_extent, part.samples_per_record
         ends = np.concatenate([np.zeros(1, np.int64), (first + records)[:-1]])[: first.size]
         columns = np.stack([first - ends, records, samples]).astype("<i8")
         packed.append(
@@ -244,12 +246,12 @@ def _pack_runs(partitions: Iterable[PartitionRuns]) -> bytes:
     return b"".join(packed)
 
 
-def _unpack_runs(counts: list[list[int]], data: memoryview) -> tuple[PartitionRuns, ...]:
+def _unpack_extents(counts: list[list[int]], data: memoryview) -> tuple[PartitionExtents, ...]:
     if any(type(number) is not int or number < 0 for pair in counts for number in pair):
-        raise ValueError("a partition, or its number of runs, is no whole number from 0 on")
-    num_runs = sum(count for _, count in counts)
-    if num_runs * 24 != len(data):
-        raise ValueError(f"{len(data)} bytes of runs do not go with {num_runs} runs")
+        raise ValueError("a partition, or its number of extents, is no whole number from 0 on")
+    num_extents = sum(count for _, count in counts)
+    if num_extents * 24 != len(data):
+        raise ValueError(f"{len(data)} bytes of extents do not go with {num_extents} extents")
     partitions, at = [], 0
     for partition, count in counts:
         planes = np.frombuffer(data, np.uint8, count * 24, at).reshape(3, 8, count)
@@ -258,6 +260,6 @@ def _unpack_runs(counts: list[list[int]], data: memoryview) -> tuple[PartitionRu
         columns[0] += columns[1]
         np.cumsum(columns[0], out=columns[0])
         columns[0] -= columns[1]
-        partitions.append(PartitionRuns.from_columns(partition, columns.astype(np.int64, copy=False)))
+        partitions.append(PartitionExtents.from_columns(partition, columns.astype(np.int64, copy=False)))
         at += count * 24
     return tuple(partitions)

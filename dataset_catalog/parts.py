@@ -9,9 +9,9 @@ documents are never joined, and a missing or damaged part is told apart from a c
 Numbers are big-endian. The payloads of all parts, joined, are the zlib-compressed document.
 
 How large a document may be follows from the largest dataset that can be planned, about four million records
-(ray_trainer/planning/rule.py): a run for each of them takes 24 bytes, 96 MiB, and 32 MiB are left for the
-rest. Compressed, runs take one to six bytes each, so 32 MiB. Nothing larger is published, and nothing larger
-is decompressed: a few kilobytes could otherwise fill the memory of everybody who lists the datasets.
+(ray_trainer/planning/rule.py): an extent for each of them takes 24 bytes, 96 MiB, and 32 MiB are left for the
+rest. Compressed, extents take one to six bytes each, so 32 MiB. Nothing larger is published, and nothing
+larger is decompressed: a few kilobytes could otherwise fill the memory of everybody who lists the datasets.
 
 Invariant, checked in tests/property/dataset_catalog/test_manifest_parts.py: whatever byte of whatever part is
 changed, dropped or cut off, `join_parts` refuses.

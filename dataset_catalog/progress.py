@@ -1,11 +1,11 @@
 """How far a load has come, as records that travel inside the load's own transactions.
 
-Each transaction carries one progress record, with the runs that this transaction added (a delta) and
+Each transaction carries one progress record, with the extents that this transaction added (a delta) and
 the totals so far. It commits or aborts with the samples it speaks of, so what the committed records add
 up to is exactly what is in the topic. The key is `NAME@VERSION/SEQUENCE`, so compaction keeps every
 delta until the load is forgotten (a tombstone for each key).
 
-Sequence 0 says that a load begins, and has no runs yet. A loader that goes on after another's death
+Sequence 0 says that a load begins, and has no extents yet. A loader that goes on after another's death
 keeps load id and topic and continues the sequence under its own host and process. Another sequence 0
 begins anew: whatever stands before it was dropped.
 
@@ -27,19 +27,19 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, Strict, TypeAdapter
 
 from evenload.dataset_catalog.errors import CorruptProgressError, NewerProgressError
+from evenload.dataset_catalog.extents import (
+    EXTENTS_MAX,
+    PARTITION_MAX,
+    SAMPLES_PER_RECORD_MAX,
+    Extent,
+    Int64Array,
+    PartitionExtents,
+)
 from evenload.dataset_catalog.foreign_content import NUMBER_MAX, parse_json, printable, refused_as
 from evenload.dataset_catalog.record_keys import DatasetTopic, TopicId, parse_key
-from evenload.dataset_catalog.runs import (
-    PARTITION_MAX,
-    RUNS_MAX,
-    SAMPLES_PER_RECORD_MAX,
-    Int64Array,
-    PartitionRuns,
-    Run,
-)
 
 FORMAT_VERSION = 1
-# A record of the loader lists the runs of one transaction: of single samples, one for each block.
+# A record of the loader lists the extents of one transaction: of single samples, one for each block.
 _VALUES_MAX = 2_000_000
 
 
@@ -96,7 +96,8 @@ class LoadProgress:
     process: _Word = ""  # which one that is, as process_identity.py says it; unknown in older records
     # All of the source is written; only the manifest may be missing.
     is_complete: Annotated[bool, Strict()] = False
-    runs: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # by partition, added by this transaction
+    # By partition, added by this transaction.
+    extents: Mapping[int, Sequence[Extent]] = field(default_factory=dict)
     facts: Mapping[str, JsonValue] = field(
         default_factory=dict
     )  # for people: what the fingerprint was made of
@@ -108,7 +109,10 @@ class LoadProgress:
     def to_record(self) -> tuple[bytes, bytes]:
         """Key and value of the Kafka record."""
         content: dict[str, Any] = {"format": FORMAT_VERSION, **asdict(self)}
-        content["runs"] = {str(p): [list(run) for run in runs] for p, runs in sorted(self.runs.items())}
+        del content["extents"]  # stored under an older name
+        content["runs"] = {
+            str(p): [list(each) for each in added] for p, added in sorted(self.extents.items())
+        }
         return self.key.to_bytes(), json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
     @classmethod
@@ -125,19 +129,19 @@ class LoadProgress:
                 reason = f"its format is {printable(str(version))}, this evenload reads {FORMAT_VERSION}"
                 newer = isinstance(version, int) and version > FORMAT_VERSION
                 raise (NewerProgressError if newer else CorruptProgressError)(load, reason)
-            runs = _RUNS.validate_python(content.pop("runs"))
+            extents = _EXTENTS.validate_python(content.pop("runs"))
             made: Self = _PROGRESS.validate_python(content)
         if made.key != parsed:
             raise CorruptProgressError(load, f"{record} stands under the key of another")
-        return replace(made, runs={p: tuple(map(Run._make, each)) for p, each in runs.items()})
+        return replace(made, extents={p: tuple(map(Extent._make, each)) for p, each in extents.items()})
 
 
-_Run = tuple[
+_Extent = tuple[
     _Count,
     Annotated[int, Field(strict=True, ge=1, le=NUMBER_MAX)],
     Annotated[int, Field(strict=True, ge=1, le=SAMPLES_PER_RECORD_MAX)],
 ]
-_RUNS = TypeAdapter(dict[Annotated[int, Field(ge=0, le=PARTITION_MAX)], list[_Run]])
+_EXTENTS = TypeAdapter(dict[Annotated[int, Field(ge=0, le=PARTITION_MAX)], list[_Extent]])
 _PROGRESS: TypeAdapter[Any] = TypeAdapter(LoadProgress)
 
 
@@ -147,7 +151,7 @@ class LoadState:
 
     last: LoadProgress  # the newest record; its totals are the load's
     started_at_s: float  # when the load began, by the clock of the loader that began it
-    partitions: tuple[PartitionRuns, ...]  # all that is committed, partitions ascending
+    partitions: tuple[PartitionExtents, ...]  # all that is committed, partitions ascending
 
     @property
     def id(self) -> str:
@@ -192,23 +196,23 @@ def fold_progress(records: Iterable[LoadProgress]) -> LoadState | None:
 
 
 class _Story:
-    """The records of one load so far, from its begin on: its runs as arrays, which take 24 bytes a run."""
+    """The records of one load so far, from its begin on: its extents as arrays, 24 bytes each."""
 
     def __init__(self, begin: LoadProgress) -> None:
         self._started_at_s = begin.updated_at_s
         self._last: LoadProgress | None = None
-        self._runs: dict[int, list[Int64Array]] = {}
-        self._num_runs = 0
+        self._extents: dict[int, list[Int64Array]] = {}
+        self._num_extents = 0
 
     def add(self, record: LoadProgress) -> None:
         _check_follows(self._last, record)
         self._last = record
-        self._num_runs += sum(map(len, record.runs.values()))
-        if self._num_runs > RUNS_MAX:
-            reason = f"it has more than {RUNS_MAX} runs, which no manifest holds"
+        self._num_extents += sum(map(len, record.extents.values()))
+        if self._num_extents > EXTENTS_MAX:
+            reason = f"it has more than {EXTENTS_MAX} extents, which no manifest holds"
             raise CorruptProgressError(f"{record.name}@{record.version}", reason)
-        for partition, added in record.runs.items():
-            self._runs.setdefault(partition, []).append(np.array(added, np.int64).reshape(-1, 3).T)
+        for partition, added in record.extents.items():
+            self._extents.setdefault(partition, []).append(np.array(added, np.int64).reshape(-1, 3).T)
 
     def state(self) -> LoadState:
         assert self._last is not None
@@ -217,21 +221,21 @@ class _Story:
         if totals != (state.last.num_records, state.last.num_samples):
             raise CorruptProgressError(
                 state.id,
-                f"its runs hold {totals[0]} records and {totals[1]} samples, but its totals say "
+                f"its extents hold {totals[0]} records and {totals[1]} samples, but its totals say "
                 f"{state.last.num_records} and {state.last.num_samples}",
             )
         return state
 
-    def _add_up(self) -> tuple[PartitionRuns, ...]:
+    def _add_up(self) -> tuple[PartitionExtents, ...]:
         assert self._last is not None
         try:
             # As they were told: where one touches the next, a producer batch of single samples ends.
             return tuple(
-                PartitionRuns.from_columns(p, np.concatenate(self._runs[p], axis=1))
-                for p in sorted(self._runs)
+                PartitionExtents.from_columns(p, np.concatenate(self._extents[p], axis=1))
+                for p in sorted(self._extents)
             )
         except ValueError as error:
-            reason = f"a run overlaps or precedes the one before: {error}"
+            reason = f"an extent overlaps or precedes the one before: {error}"
             raise CorruptProgressError(f"{self._last.name}@{self._last.version}", reason) from error
 
 

@@ -19,10 +19,10 @@ import stamina
 from evenload.dataset_catalog.manifest import (
     DatasetManifest,
     Encoding,
-    PartitionRuns,
+    PartitionExtents,
     ValueFormat,
     encode_schema,
-    runs_of_records,
+    extents_of_records,
 )
 from evenload.dataset_catalog.progress import LoadProgress
 from evenload.dataset_catalog.records.encoding import (
@@ -103,8 +103,10 @@ def make_manifest(batch: pa.RecordBatch, placed: Iterable[PlacedRecord], **overr
     partitions = []
     for partition in sorted({each.partition for each in placed}):
         here = [each for each in placed if each.partition == partition]
-        runs = runs_of_records([each.offset for each in here], [each.record.num_samples for each in here])
-        partitions.append(PartitionRuns(partition, runs))
+        extents = extents_of_records(
+            [each.offset for each in here], [each.record.num_samples for each in here]
+        )
+        partitions.append(PartitionExtents(partition, extents))
     fields: dict[str, Any] = {
         "name": "flowers",
         "version": 1,

@@ -22,11 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from evenload.dataset_catalog.errors import CorruptManifestError, UndecodableValueError
+from evenload.dataset_catalog.extents import Int64Array
 from evenload.dataset_catalog.foreign_content import refused_as
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionExtents
 from evenload.dataset_catalog.records.encoding import (
     add_checksum,
     decode_records,
@@ -36,15 +38,13 @@ from evenload.dataset_catalog.records.encoding import (
     sample_hashes,
     value_hash,
 )
-from evenload.dataset_catalog.records.sample_hash import CHECKSUM_MODULUS
-from evenload.dataset_catalog.records.sample_set import SampleSet
-from evenload.dataset_catalog.runs import Int64Array
 
 _PENDING_RECORDS = 4096
 # JSON of empty lists takes thirty times as much once it is read.
 _PENDING_BYTES = 4 << 20
 _HASHED_SAMPLES = 1 << 16
-_RUNS_AT_ONCE = 4096
+_EXTENTS_AT_ONCE = 4096
+_COUNTED_AT_ONCE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Verification:
     def __init__(self, manifest: DatasetManifest) -> None:
         self._manifest = manifest
         self._schema = manifest.arrow_schema
-        self._listed = {runs.partition: _ListedOffsets(runs) for runs in manifest.partitions}
+        self._listed = {extents.partition: _ListedOffsets(extents) for extents in manifest.partitions}
         with refused_as(lambda reason: _too_many(manifest, reason)):
             self._found = SampleSet(manifest.num_samples)
             self._copies = SampleSet(manifest.num_samples)  # by unlisted records of this load
@@ -155,11 +155,11 @@ class Verification:
         try:
             batch = decode_records(values, self._schema, self._manifest.value_format)
             is_whole = batch.num_rows == sum(num_due for _, num_due, _ in records)
-            added = _checksum_of(batch) if is_whole else 0
+            checksum = _add_samples(self._checksum, batch) if is_whole else 0
         except UndecodableValueError:
-            is_whole, added = False, 0
+            is_whole, checksum = False, 0
         if is_whole:
-            self._checksum = (self._checksum + added) % CHECKSUM_MODULUS
+            self._checksum = checksum
             self._repeated += sum(self._found.add_range(first, num_due) for first, num_due, _ in records)
         elif len(records) > 1:
             for each in records:
@@ -168,13 +168,65 @@ class Verification:
             self._corrupt += records[0][1]
 
 
-def _checksum_of(batch: pa.RecordBatch) -> int:
-    """The sum of its samples' hashes, some thousands at a time: while they are made, each takes 100 bytes.
+class SampleSet:
+    """Numbers of samples, from 0 to `capacity - 1`; for one thread.
+
+    One bit each: 12 MB for a hundred million samples. What a manifest says of their number needs no memory,
+    only samples that are there do: the system gives pages when they are first written to.
+
+    Args:
+        capacity: One past the largest number, 0 or more.
+
+    Raises:
+        MemoryError: The system has no addresses left for so many.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._bits = np.zeros((capacity + 7) // 8, np.uint8)
+        self._bytes = memoryview(self._bits.data)  # the same memory: twice as fast, byte by byte
+
+    def __len__(self) -> int:
+        return self.num_common(self)
+
+    def add_range(self, first: int, count: int) -> int:
+        """Adds `first` .. `first + count - 1`; returns how many of them were there before.
+
+        Raises:
+            ValueError: They are not all from 0 to `capacity - 1`.
+        """
+        if first < 0 or count < 0 or first + count > self._capacity:
+            raise ValueError(f"samples {first} to {first + count - 1} are not below {self._capacity}")
+        if count == 1:  # a twentieth of the time, where each record holds one sample
+            mask = 1 << (first & 7)
+            was_there = self._bytes[first >> 3] & mask != 0
+            self._bytes[first >> 3] |= mask
+            return int(was_there)
+        begin, end = first // 8, (first + count + 7) // 8
+        bits = np.unpackbits(self._bits[begin:end], bitorder="little")
+        window = bits[first - 8 * begin :][:count]
+        num_before = int(window.sum(dtype=np.int64))
+        window[:] = 1
+        self._bits[begin:end] = np.packbits(bits, bitorder="little")
+        return num_before
+
+    def num_common(self, other: SampleSet) -> int:
+        """How many numbers both sets have; both of the same capacity."""
+        return sum(
+            int(np.bitwise_count(mine & theirs).sum(dtype=np.int64))
+            for mine, theirs in (
+                (self._bits[at : at + _COUNTED_AT_ONCE], other._bits[at : at + _COUNTED_AT_ONCE])
+                for at in range(0, len(self._bits), _COUNTED_AT_ONCE)
+            )
+        )
+
+
+def _add_samples(checksum: int, batch: pa.RecordBatch) -> int:
+    """With the hashes of its samples, some thousands at a time: while they are made, each takes 100 bytes.
 
     Raises:
         UndecodableValueError: They can't be hashed.
     """
-    checksum = 0
     with refused_as(lambda reason: UndecodableValueError(reason, batch.nbytes)):
         for at in range(0, batch.num_rows, _HASHED_SAMPLES):
             checksum = add_checksum(checksum, sample_hashes(batch.slice(at, _HASHED_SAMPLES)))
@@ -186,23 +238,23 @@ def _too_many(manifest: DatasetManifest, reason: str) -> CorruptManifestError:
 
 
 class _ListedOffsets:
-    """What a partition's runs say of offsets that are asked for in ascending order."""
+    """What a partition's extents say of offsets that are asked for in ascending order."""
 
-    def __init__(self, runs: PartitionRuns) -> None:
-        self._runs = _runs(runs.columns)
+    def __init__(self, extents: PartitionExtents) -> None:
+        self._extents = _extents(extents.columns)
         self._start, self._stop, self._num_samples = 0, 0, 0
 
     def num_samples_at(self, offset: int) -> int:
         """Samples in the record at this offset; 0 when it is not listed."""
         while offset >= self._stop:
-            run = next(self._runs, None)
-            if run is None:
+            extent = next(self._extents, None)
+            if extent is None:
                 return 0
-            self._start, self._stop, self._num_samples = run[0], run[0] + run[1], run[2]
+            self._start, self._stop, self._num_samples = extent[0], extent[0] + extent[1], extent[2]
         return self._num_samples if offset >= self._start else 0
 
 
-def _runs(columns: Int64Array) -> Iterator[tuple[int, ...]]:
-    """Runs as numbers of Python, some at a time: all of a million would take a hundred megabytes."""
-    for at in range(0, columns.shape[1], _RUNS_AT_ONCE):
-        yield from zip(*columns[:, at : at + _RUNS_AT_ONCE].tolist(), strict=True)
+def _extents(columns: Int64Array) -> Iterator[tuple[int, ...]]:
+    """Extents as numbers of Python, some at a time: all of a million would take a hundred megabytes."""
+    for at in range(0, columns.shape[1], _EXTENTS_AT_ONCE):
+        yield from zip(*columns[:, at : at + _EXTENTS_AT_ONCE].tolist(), strict=True)

@@ -41,7 +41,7 @@ from kafka.errors import (
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
-from evenload.dataset_catalog.manifest import Run
+from evenload.dataset_catalog.manifest import Extent
 from evenload.kafka_connection import BrokersUnreachableError, Connection
 from evenload.kafka_connection.admin_questions import describe_brokers, may_pass, send_request
 from evenload.kafka_connection.clients import open_admin
@@ -154,7 +154,7 @@ class TransactionMarkers:
 
         self._retry(step, timeout_s)
 
-    def end_forgotten(self, topic: str, committed: Mapping[int, Sequence[Run]], timeout_s: float) -> None:
+    def end_forgotten(self, topic: str, committed: Mapping[int, Sequence[Extent]], timeout_s: float) -> None:
         """After the id was taken: end what is open in a topic where nobody else writes, as its records count.
 
         The coordinator can't tell any more: librdkafka takes an id anew by itself when it aborts, and its
@@ -184,8 +184,8 @@ class TransactionMarkers:
                 offset = found.producer.current_transaction_start_offset
                 if found.producer.producer_id != last.producer_id:
                     raise UndecidedTransactionError(topic, found.at.partition, offset)
-                runs = committed.get(found.at.partition, ())
-                is_committed = any(run.first_offset <= offset < run.end_offset for run in runs)
+                extents = committed.get(found.at.partition, ())
+                is_committed = any(extent.first_offset <= offset < extent.end_offset for extent in extents)
                 _write_marker(admin, found, is_committed=is_committed)
 
         self._retry(step, timeout_s)

@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kafka import TopicPartition
 
 from evenload.dataset_catalog.catalog import LOADS_TOPIC
-from evenload.dataset_catalog.manifest import Encoding, Run, runs_of_records
+from evenload.dataset_catalog.manifest import Encoding, Extent, extents_of_records
 from evenload.dataset_catalog.progress import LoadState
 from evenload.dataset_catalog.records.encoding import RECORD_HEADER
 from evenload.kafka_connection import Connection
@@ -109,16 +109,16 @@ class _Attempt:
             self._reporters[num_samples] = report
         return self._reporters[num_samples]
 
-    def runs(self) -> dict[int, tuple[Run, ...]]:
-        """By partition; no run goes from one block into another, so that readers can tell them apart."""
-        return {p: self._runs_in(p) for p in sorted(self.offsets)}
+    def extents(self) -> dict[int, tuple[Extent, ...]]:
+        """By partition; no extent goes from one block into another, so that readers can tell them apart."""
+        return {p: self._extents_in(p) for p in sorted(self.offsets)}
 
-    def _runs_in(self, partition: int) -> tuple[Run, ...]:
+    def _extents_in(self, partition: int) -> tuple[Extent, ...]:
         offsets, num_samples = np.array(self.offsets[partition]), np.array(self.num_samples[partition])
         order = np.argsort(offsets, kind="stable")  # brokers keep the order of writing
         starts = [start for start in self.blocks.get(partition, []) if 0 < start < len(order)]
         blocks = np.split(order, starts)
-        return tuple(run for at in blocks for run in runs_of_records(offsets[at], num_samples[at]))
+        return tuple(extent for at in blocks for extent in extents_of_records(offsets[at], num_samples[at]))
 
 
 class TransactionalWriter:
@@ -203,9 +203,9 @@ class TransactionalWriter:
             TransactionFailedError: The brokers did not answer in time.
             MarkerRefusedError, UndecidedTransactionError: It can't be ended.
         """
-        committed: dict[int, tuple[Run, ...]] = {}
+        committed: dict[int, tuple[Extent, ...]] = {}
         if state is not None and state.last.topic == topic:
-            committed = {each.partition: each.runs for each in state.partitions}
+            committed = {each.partition: each.extents for each in state.partitions}
         self._markers.end_forgotten(topic, committed, timeout_s)
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ class TransactionalWriter:
         Args:
             value: None for a tombstone.
             partition: Where to; LIBRDKAFKA_CHOOSES for its own partitioner.
-            num_samples: What the record counts for in `settle`; 0 for one that is in no run.
+            num_samples: What the record counts for in `settle`; 0 for one that is in no extent.
 
         Raises:
             TransactionFailedError: A record before it was not stored, or brokers take too long.
@@ -303,7 +303,7 @@ class TransactionalWriter:
             attempt.num_written[partition] = attempt.num_written.get(partition, 0) + 1
         self._poll(0)
 
-    def settle(self) -> dict[int, tuple[Run, ...]]:
+    def settle(self) -> dict[int, tuple[Extent, ...]]:
         """Wait until each record that was written has an offset.
 
         Returns:
@@ -315,7 +315,7 @@ class TransactionalWriter:
         while self._attempt.num_waiting:
             self._poll(_POLL_S, is_flushing=True)
         self._check_attempt()
-        return self._attempt.runs()
+        return self._attempt.extents()
 
     def commit(self, *, num_bytes: int) -> None:
         """Wait until each record has an offset, and make all of them count, everywhere.

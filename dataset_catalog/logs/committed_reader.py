@@ -10,8 +10,8 @@ is done when a batch reaches past the end, or when the broker has nothing more t
 waits for a record that may not exist, and nothing waits for ever: without any progress for `timeout_s`,
 reading fails (later by up to `_CONNECT_S` for each broker that is asked who leads, and says nothing).
 
-Invariants, checked in tests/integration/dataset_catalog/test_committed_reader.py and
-tests/property/dataset_catalog/test_committed_faults.py:
+Invariants, checked in tests/integration/dataset_catalog/logs/test_committed_reader.py and
+tests/property/dataset_catalog/logs/test_committed_faults.py:
 1. What is read is what Kafka's own client reads, wherever brokers cut their answers.
 2. Whatever a broker loses, refuses for the moment or damages on the way, each record comes once.
 

@@ -7,8 +7,8 @@ fields that matter are read here (https://github.com/apache/arrow/blob/main/form
 
     message = 0xFFFFFFFF | length of the metadata i32 | metadata | body       (little-endian)
 
-Invariant, checked in tests/property/dataset_catalog/test_hostile_samples.py: whatever the bytes, what Arrow
-makes of a message that is accepted has bounded numbers of rows, and no more bytes than the message.
+Invariant, checked in tests/property/dataset_catalog/records/test_hostile_samples.py: whatever the bytes, what
+Arrow makes of a message that is accepted has bounded numbers of rows, and no more bytes than the message.
 
 Read next: encoding.py.
 """
@@ -19,7 +19,7 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-from evenload.dataset_catalog.runs import SAMPLES_PER_RECORD_MAX
+from evenload.dataset_catalog.extents import SAMPLES_PER_RECORD_MAX
 
 _PREFIX: Final = struct.Struct("<Ii")
 _CONTINUATION: Final = 0xFFFFFFFF

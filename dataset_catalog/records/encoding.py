@@ -11,7 +11,7 @@ would be lost with the schema.
 
 A value is foreign: decoding either gives a batch in which every offset was checked, or UndecodableValueError.
 
-Invariants, checked in tests/property/dataset_catalog/test_encoding.py:
+Invariants, checked in tests/property/dataset_catalog/records/test_encoding.py:
 1. Decoding what was encoded gives equal rows and equal sample hashes, for slices and offsets too.
 2. A slice is encoded in as many bytes as a copy of its rows, but for the padding of its buffers.
 

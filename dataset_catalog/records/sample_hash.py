@@ -3,9 +3,9 @@
 A hash depends on a row's column names, in order, and values, and on nothing else: not on how rows are
 packed into records, sliced, chunked, or what lies under a null. So the sum taken from the source
 while loading equals the sum over decoded records, in any order. The sum is modulo 2^128 (with XOR, a
-sample stored twice more would cancel). Hashes are stored in manifests: changing a constant or a rule
-here makes every older manifest fail its check (tests/unit/dataset_catalog/test_encoding_hashes.py holds
-golden values).
+sample stored twice more would cancel). Hashes are stored in manifests: changing a constant or a rule here
+makes every older manifest fail its check (golden values: tests/unit/dataset_catalog/records/
+test_encoding_hashes.py).
 
 Rules: fixed-width values up to 8 bytes, by their bits (NaN and -0.0 too), mixed as SplitMix64 does with two
 keys (splitmix64.py); wider ones, strings, binary and lists of fixed-width values by xxh3_128 over their
@@ -33,7 +33,7 @@ HashArray = npt.NDArray[np.uint64]  # [rows, 2]: low 64 bits, high 64 bits
 _ByteArray = npt.NDArray[np.uint8]
 _Positions = npt.NDArray[np.int64]
 
-CHECKSUM_MODULUS = 1 << 128
+_MODULUS = 1 << 128
 _LANES = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)
 _NULL = np.array([0xD6E8FEB86659FD93, 0xA0761D6478BD642F], dtype=np.uint64)
 _STEP = np.uint64(0x9FB21C651E98DF25)
@@ -58,7 +58,7 @@ def add_checksum(total: int, hashes: HashArray) -> int:
     """`total` plus all hashes, modulo 2^128; begin with 0."""
     halves = np.ascontiguousarray(hashes).view("<u4").reshape(-1, 4).sum(axis=0, dtype=np.uint64)
     added = sum(int(half) << (32 * place) for place, half in enumerate(halves))
-    return (total + added) % CHECKSUM_MODULUS
+    return (total + added) % _MODULUS
 
 
 def format_checksum(total: int) -> str:

@@ -284,7 +284,7 @@ def manifest_document(manifest: DatasetManifest) -> dict[str, Any]:
                 "partition": part.partition,
                 "num_samples": part.num_samples,
                 "num_records": part.num_records,
-                "first_offset": int(part.first_offset[0]) if part.num_runs else None,
+                "first_offset": int(part.first_offset[0]) if part.num_extents else None,
             }
             for part in manifest.partitions
         ],

@@ -7,7 +7,7 @@ there are about a million of them to plan.
 
 from __future__ import annotations
 
-from evenload.dataset_catalog.runs import SAMPLES_PER_RECORD_MAX
+from evenload.dataset_catalog.extents import SAMPLES_PER_RECORD_MAX
 
 KIB, MIB = 1 << 10, 1 << 20
 _USUAL = 256 * KIB

@@ -30,7 +30,7 @@ from pydantic import JsonValue
 
 from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
 from evenload.dataset_catalog.errors import CatalogError, CatalogUnavailableError, OpenTransactionError
-from evenload.dataset_catalog.manifest import Run
+from evenload.dataset_catalog.manifest import Extent
 from evenload.dataset_catalog.process_identity import this_process
 from evenload.dataset_catalog.progress import LoadProgress, LoadState, ProgressKey
 from evenload.dataset_catalog.records.encoding import format_checksum
@@ -331,7 +331,7 @@ class LoadWriter:
         expected_ratio = 1 + overhead_bytes / max(1.0, mean_record_bytes)
         self._routing.refresh(int(remaining_bytes), expected_ratio=expected_ratio)
 
-    def _progress_record(self, totals: Totals, runs: Mapping[int, Sequence[Run]]) -> LoadProgress:
+    def _progress_record(self, totals: Totals, extents: Mapping[int, Sequence[Extent]]) -> LoadProgress:
         identity = self._identity
         return LoadProgress(
             name=identity.name,
@@ -350,7 +350,7 @@ class LoadWriter:
             process=this_process(),
             updated_at_s=time.time(),
             is_complete=totals.is_complete,
-            runs=runs,
+            extents=extents,
             facts=identity.facts,
         )
 

@@ -2,9 +2,9 @@
 
 A block is an offset range of one partition, fetched, shuffled and evicted as a whole. A packed record is a
 block of its own; records of one sample each are taken together, as many as make about `block_bytes`. A block
-never crosses a gap in the offsets: it lies within one run of the manifest.
+never crosses a gap in the offsets: it lies within one extent of the manifest.
 
-Samples are counted in manifest order: partitions ascending, then runs, then records, then rows.
+Samples are counted in manifest order: partitions ascending, then extents, then records, then rows.
 
 Invariants, checked in tests/property/ray_trainer/planning/test_blocks.py:
 1. Every sample of the manifest is in exactly one block; `first_sample` ascends from 0 to num_samples.
@@ -58,19 +58,19 @@ class BlockTable:
             block_bytes: about how large a block of records of one sample each gets, by the mean size of a
                 record; at least 1. Records of many samples are blocks of their own whatever their size.
         """
-        runs = manifest.run_arrays()
-        return cls.from_runs(
-            partition=runs.partition,
-            first_offset=runs.first_offset,
-            num_records=runs.num_records,
-            samples_per_record=runs.samples_per_record,
+        extents = manifest.extent_arrays()
+        return cls.from_extents(
+            partition=extents.partition,
+            first_offset=extents.first_offset,
+            num_records=extents.num_records,
+            samples_per_record=extents.samples_per_record,
             records_per_block=records_per_block(
                 block_bytes, num_records=manifest.num_records, num_bytes=manifest.num_bytes
             ),
         )
 
     @classmethod
-    def from_runs(
+    def from_extents(
         cls,
         *,
         partition: IntArray,
@@ -79,40 +79,41 @@ class BlockTable:
         samples_per_record: IntArray,
         records_per_block: int = 1,
     ) -> BlockTable:
-        """Cut runs into blocks.
+        """Cut extents into blocks.
 
         Args:
-            partition: [num_runs], ascending.
-            first_offset: [num_runs], ascending within a partition.
-            num_records: [num_runs], at least 1.
-            samples_per_record: [num_runs], at least 1.
-            records_per_block: the most records in a block, for runs of one sample per record; a run is cut
-                evenly, so that its blocks differ by at most one record. Other runs: one record a block.
+            partition: [num_extents], ascending.
+            first_offset: [num_extents], ascending within a partition.
+            num_records: [num_extents], at least 1.
+            samples_per_record: [num_extents], at least 1.
+            records_per_block: the most records in a block, for extents of one sample per record; an extent is
+                cut evenly, so that its blocks differ by at most one record. Other extents have one record a
+                block.
 
         Raises:
             ValueError: a count below 1, or more than BLOCKS_MAX blocks.
         """
-        runs = [
+        extents = [
             np.asarray(a, dtype=np.int64) for a in (partition, first_offset, num_records, samples_per_record)
         ]
-        run_partition, run_offset, run_records, run_samples = runs
-        if records_per_block < 1 or (len(run_records) and min(run_records.min(), run_samples.min()) < 1):
+        partition_of, offset_of, records_of, samples_of = extents
+        if records_per_block < 1 or (len(records_of) and min(records_of.min(), samples_of.min()) < 1):
             raise ValueError("records_per_block, num_records and samples_per_record must be at least 1")
-        num_blocks = np.where(run_samples == 1, -(-run_records // records_per_block), run_records)
+        num_blocks = np.where(samples_of == 1, -(-records_of // records_per_block), records_of)
         if (total := num_blocks.sum(dtype=np.float64)) > BLOCKS_MAX:
             raise ValueError(
                 f"the dataset has {total:.0f} blocks, at most {BLOCKS_MAX} can be planned; load it with "
                 "larger records, or as several datasets"
             )
-        run = np.repeat(np.arange(len(num_blocks)), num_blocks)
-        block_in_run = np.arange(len(run)) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
-        first_record = block_in_run * run_records[run] // num_blocks[run]
-        records = (block_in_run + 1) * run_records[run] // num_blocks[run] - first_record
-        first_sample = np.zeros(len(run) + 1, dtype=np.int64)
-        np.cumsum(records * run_samples[run], out=first_sample[1:])
+        extent = np.repeat(np.arange(len(num_blocks)), num_blocks)
+        block_in_extent = np.arange(len(extent)) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
+        first_record = block_in_extent * records_of[extent] // num_blocks[extent]
+        records = (block_in_extent + 1) * records_of[extent] // num_blocks[extent] - first_record
+        first_sample = np.zeros(len(extent) + 1, dtype=np.int64)
+        np.cumsum(records * samples_of[extent], out=first_sample[1:])
         return cls(
-            partition=run_partition[run].astype(np.int32),
-            offset=run_offset[run] + first_record,
+            partition=partition_of[extent].astype(np.int32),
+            offset=offset_of[extent] + first_record,
             num_records=records.astype(np.int32),
             first_sample=first_sample,
         )

@@ -85,7 +85,7 @@ class Cursor:
         )
 
 
-class OpenBlock(NamedTuple):
+class PartialBlock(NamedTuple):
     """A block of which some samples are consumed and some are not.
 
     Attributes:
@@ -108,18 +108,19 @@ class KafkaView:
         records_consumed: partition -> records of which every sample is consumed. Every partition with data.
         group_offset: partition -> first offset of the dataset + records consumed; what a consumer group is
             committed to, to show progress. Never read to resume: a shuffled epoch has no contiguous prefix.
-        open_blocks: by partition and offset.
+        partial_blocks: by partition and offset.
     """
 
     records_consumed: Mapping[int, int]
     group_offset: Mapping[int, int]
-    open_blocks: tuple[OpenBlock, ...]
+    partial_blocks: tuple[PartialBlock, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {
             "records_consumed": {str(partition): count for partition, count in self.records_consumed.items()},
-            "open_blocks": [list(block) for block in self.open_blocks],
+            # The name under which checkpoints have always had them.
+            "open_blocks": [list(block) for block in self.partial_blocks],
         }
 
 
@@ -143,13 +144,13 @@ def kafka_view(plan: EpochPlan, cursor: Cursor) -> KafkaView:
     partitions, first = np.unique(table.partition, return_index=True)
     per_partition = np.add.reduceat(records, first) if len(first) else records
     counts = dict(zip(partitions.tolist(), per_partition.tolist(), strict=True))
-    is_open = np.flatnonzero((consumed > 0) & (consumed < samples))
-    columns = (table.partition[is_open], table.offset[is_open], consumed[is_open])
+    is_partial = np.flatnonzero((consumed > 0) & (consumed < samples))
+    columns = (table.partition[is_partial], table.offset[is_partial], consumed[is_partial])
     return KafkaView(
         records_consumed=counts,
         group_offset={
             partition: offset + counts[partition]
             for partition, offset in zip(partitions.tolist(), table.offset[first].tolist(), strict=True)
         },
-        open_blocks=tuple(map(OpenBlock, *(column.tolist() for column in columns))),
+        partial_blocks=tuple(map(PartialBlock, *(column.tolist() for column in columns))),
     )

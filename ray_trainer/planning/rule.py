@@ -179,34 +179,34 @@ def _block_bytes(manifest: DatasetManifest) -> int:
 
 
 def _batch_bytes(manifest: DatasetManifest) -> int:
-    """How large the batches are that a loader wrote single samples in, as far as the manifest's runs show it.
+    """How large the batches are that a loader wrote single samples in, as far as the manifest shows it.
 
-    A loader makes each batch a run of its own (kafka_plugin's `begin_block`), though it touches the next.
-    Runs that nothing shows to be batches, and that are no longer than a block or two, are treated like them:
-    a cut would have the whole batch fetched on either side of it.
+    A loader makes each batch an extent of its own (kafka_plugin's `begin_block`), though it touches the next.
+    Extents that nothing shows to be batches, and that are no longer than a block or two, are treated like
+    them: a cut would have the whole batch fetched on either side of it.
     """
-    runs = manifest.run_arrays()
-    is_next = runs.first_offset[1:] == (runs.first_offset + runs.num_records)[:-1]
-    is_next &= runs.partition[1:] == runs.partition[:-1]
-    longest = int(runs.num_records.max(initial=0))
-    run_bytes = -(-longest * manifest.num_bytes // max(1, manifest.num_records))
-    is_batch = bool(is_next.any()) or run_bytes <= 2 * target_block_bytes(manifest.num_bytes)
-    return run_bytes if is_batch else 0
+    extents = manifest.extent_arrays()
+    is_next = extents.first_offset[1:] == (extents.first_offset + extents.num_records)[:-1]
+    is_next &= extents.partition[1:] == extents.partition[:-1]
+    longest = int(extents.num_records.max(initial=0))
+    extent_bytes = -(-longest * manifest.num_bytes // max(1, manifest.num_records))
+    is_batch = bool(is_next.any()) or extent_bytes <= 2 * target_block_bytes(manifest.num_bytes)
+    return extent_bytes if is_batch else 0
 
 
 def _num_blocks(manifest: DatasetManifest, block_bytes: int) -> int:
     if manifest.encoding != "record":
         return manifest.num_records
     taken = records_per_block(block_bytes, num_records=manifest.num_records, num_bytes=manifest.num_bytes)
-    return int((-(-manifest.run_arrays().num_records // taken)).sum())
+    return int((-(-manifest.extent_arrays().num_records // taken)).sum())
 
 
 def _block_samples_max(manifest: DatasetManifest, block_bytes: int) -> int:
-    runs = manifest.run_arrays()
+    extents = manifest.extent_arrays()
     if manifest.encoding != "record":
-        return int(runs.samples_per_record.max(initial=1))
+        return int(extents.samples_per_record.max(initial=1))
     taken = records_per_block(block_bytes, num_records=manifest.num_records, num_bytes=manifest.num_bytes)
-    return min(taken, int(runs.num_records.max(initial=1)))
+    return min(taken, int(extents.num_records.max(initial=1)))
 
 
 def _num_lanes(manifest: DatasetManifest, block_bytes: int, max_workers: int) -> int:

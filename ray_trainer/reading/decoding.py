@@ -46,7 +46,8 @@ class OpenBlock(NamedTuple):
         columns: as the decoder has them.
         numbers: int64, the numbers that the records' headers give: of each record's first sample, or of each
             row; None where that is not kept.
-        rows: [num_rows] int64, which row of the whole block each row is, where only a part of it is open.
+        rows: [num_rows] int64, which row of the block as it was fetched each row is, where only a
+            part of it is open.
     """
 
     columns: tuple[OpenColumn, ...]
@@ -95,7 +96,7 @@ class OpenBlocks:
         """Entry at[i] of the `numbers` of the block in slot[i]; all of these blocks have some."""
         return _gather_int64(self._address[-2][slot], at)
 
-    def whole_rows(
+    def rows_in_block(
         self, slot: npt.NDArray[np.integer[Any]], at: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
         """Entry at[i] of the `rows` of the block in slot[i]; all of these blocks have some."""

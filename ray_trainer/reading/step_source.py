@@ -131,7 +131,7 @@ class FetchedBlocks:
         slot = self._cache.wait_for(share)
         index, row = share.index, share.row
         if self._split is not None:
-            row = self.opened.whole_rows(slot, row)
+            row = self.opened.rows_in_block(slot, row)
             index = self._split.first_index[share.block] + row
         number = index
         if is_stamped(self._manifest):

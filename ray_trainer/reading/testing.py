@@ -136,7 +136,7 @@ class MemoryReader:
 def _table(num_samples: int, samples_per_block: int) -> BlockTable:
     full, rest = divmod(num_samples, samples_per_block)
     sizes = [samples_per_block] * full + ([rest] if rest else [])
-    return BlockTable.from_runs(
+    return BlockTable.from_extents(
         partition=np.zeros(len(sizes), np.int64),
         first_offset=np.arange(len(sizes)),
         num_records=np.ones(len(sizes), np.int64),

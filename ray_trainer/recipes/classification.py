@@ -141,9 +141,9 @@ def _last_metrics(session: Session) -> dict[str, float]:
 
 def make_optimizer(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
     """AdamW; weight decay on matrices and kernels, not on biases and scales. `Schedule` sets its rate."""
-    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    groups = [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW([group for group in groups if group["params"]], fused=True)
 
 

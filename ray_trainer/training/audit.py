@@ -125,7 +125,7 @@ def audit(run: str, storage: str | Path, connection: Connection | None = None) -
         record,
         num_samples=manifest.num_samples,
         expected=expected,
-        placement=Placement(manifest.run_arrays()),
+        placement=Placement(manifest.extent_arrays()),
     )
 
 

@@ -11,7 +11,7 @@
             if session.end_step(batch):              # checkpoint when due; True: asked to stop
                 return
 
-What else has a `state_dict` (a gradient scaler, averaged weights, counters) is kept with the model:
+What else has a `state_dict` (a gradient scaler, averaged parameters, counters) is kept with the model:
 `Session(..., state={"scaler": scaler})`, and `session.backward(loss, scale=scaler)`.
 
 It works in a worker of `train`, under torchrun, and in a plain process of one rank. Whatever ranks have to
@@ -76,7 +76,7 @@ class Session:
         optimizer: Anything with `state_dict` and `load_state_dict`.
         scheduler: The same; None: there is none.
         reader: A `DatasetReader`.
-        state: Whatever else a checkpoint is to keep, by name: a gradient scaler, averaged weights, a second
+        state: Whatever else a checkpoint is to keep, by name: a gradient scaler, averaged parameters, another
             optimizer, counters. Anything with `state_dict` and `load_state_dict`; rank 0's is kept, and every
             rank loads it. The same names on every rank and each time the run goes on.
         run: The run's name. In a worker of `train` this and the next four are the configuration's

@@ -27,7 +27,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog
 from evenload.dataset_catalog.logs.internal_topics import ensure_internal_topics, write_plain
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionExtents
 from evenload.dataset_catalog.parts import DOCUMENT_BYTES_MAX
 from evenload.dataset_catalog.records.encoding import RECORD_HEADER, encode_samples, record_header
 from evenload.dataset_catalog.testing import (
@@ -245,12 +245,16 @@ def publish_records(
         producer.produce(f"{name}-1", value, partition=0, headers=[(RECORD_HEADER, header)])
     assert producer.flush(30) == 0
     producer.close()
-    runs = PartitionRuns(0, [(0, len(values), 3)])
-    told = {"num_samples": runs.num_samples, "num_records": len(values), "num_bytes": sum(map(len, values))}
+    extents = PartitionExtents(0, [(0, len(values), 3)])
+    told = {
+        "num_samples": extents.num_samples,
+        "num_records": len(values),
+        "num_bytes": sum(map(len, values)),
+    }
     manifest = make_manifest(
         pa.RecordBatch.from_pylist([], schema),
         [],
-        **{"name": name, "topic": f"{name}-1", "topic_id": topic.topic_id, "partitions": (runs,)}
+        **{"name": name, "topic": f"{name}-1", "topic_id": topic.topic_id, "partitions": (extents,)}
         | told
         | fields,
     )
@@ -275,11 +279,15 @@ def test_hostile_samples_end_a_command_with_a_sentence(
 
 CLAIMS: dict[str, dict[str, Any]] = {
     "records": {
-        "partitions": (PartitionRuns(0, [(0, 2**60, 1)]),),
+        "partitions": (PartitionExtents(0, [(0, 2**60, 1)]),),
         "num_records": 2**60,
         "num_samples": 2**60,
     },
-    "samples": {"partitions": (PartitionRuns(0, [(0, 8, 2**20)]),), "num_records": 8, "num_samples": 2**23},
+    "samples": {
+        "partitions": (PartitionExtents(0, [(0, 8, 2**20)]),),
+        "num_records": 8,
+        "num_samples": 2**23,
+    },
     "bytes": {"num_bytes": 2**60},
     "no-bytes": {"num_bytes": 0},
     "one-each": {"encoding": "record", "value_format": "json"},

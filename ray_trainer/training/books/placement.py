@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evenload.dataset_catalog.manifest import RunArrays
+from evenload.dataset_catalog.manifest import ExtentArrays
 
 __all__ = ["Placement"]
 
@@ -32,12 +32,12 @@ class Placement:
     """What is known of a dataset's records. For one thread: `add` as often as wanted, then `close`.
 
     Args:
-        runs: of the manifest.
+        extents: of the manifest.
     """
 
-    def __init__(self, runs: RunArrays) -> None:
-        self._runs = runs
-        self._first_record = np.cumsum([0, *runs.num_records])
+    def __init__(self, extents: ExtentArrays) -> None:
+        self._extents = extents
+        self._first_record = np.cumsum([0, *extents.num_records])
         self._first_number = np.full(int(self._first_record[-1]), _UNKNOWN, dtype=np.int64)
         self._waiting: list[tuple[_Int64Array, _Int64Array]] = []
         self._num_waiting = 0
@@ -60,10 +60,10 @@ class Placement:
                 "written over"
             )
         known = np.flatnonzero(self._first_number != _UNKNOWN)
-        run = self._run_of(known)
+        extent = self._extent_of(known)
         first = self._first_number[known]
-        is_wrong = first[1:] < (first + self._runs.samples_per_record[run])[:-1]
-        is_wrong &= self._runs.partition[run][1:] == self._runs.partition[run][:-1]
+        is_wrong = first[1:] < (first + self._extents.samples_per_record[extent])[:-1]
+        is_wrong &= self._extents.partition[extent][1:] == self._extents.partition[extent][:-1]
         if is_wrong.any():
             before, after = known[(at := int(np.argmax(is_wrong))) : at + 2]
             notes.append(
@@ -78,24 +78,24 @@ class Placement:
             return
         index, number = (np.concatenate(each) for each in zip(*self._waiting, strict=True))
         self._waiting, self._num_waiting = [], 0
-        runs = self._runs
-        run = np.searchsorted(runs.first_sample, index, side="right") - 1
-        in_run = index - runs.first_sample[run]
-        record = self._first_record[run] + in_run // runs.samples_per_record[run]
-        first = number - in_run % runs.samples_per_record[run]
+        extents = self._extents
+        extent = np.searchsorted(extents.first_sample, index, side="right") - 1
+        in_extent = index - extents.first_sample[extent]
+        record = self._first_record[extent] + in_extent // extents.samples_per_record[extent]
+        first = number - in_extent % extents.samples_per_record[extent]
         is_new = self._first_number[record] == _UNKNOWN
         self._first_number[record[is_new]] = np.maximum(first[is_new], 0)
         is_changed = self._first_number[record] != first
         if is_changed.any() and self._changed is None:
             self._changed = int(record[np.argmax(is_changed)])
 
-    def _run_of(self, record: _Int64Array) -> _Int64Array:
+    def _extent_of(self, record: _Int64Array) -> _Int64Array:
         return np.searchsorted(self._first_record, record, side="right") - 1
 
     def _offset(self, record: int) -> int:
-        run = int(np.searchsorted(self._first_record, record, side="right")) - 1
-        return int(self._runs.first_offset[run] + record - self._first_record[run])
+        extent = int(np.searchsorted(self._first_record, record, side="right")) - 1
+        return int(self._extents.first_offset[extent] + record - self._first_record[extent])
 
     def _name(self, record: int) -> str:
-        run = int(np.searchsorted(self._first_record, record, side="right")) - 1
-        return f"the record at offset {self._offset(record)} of partition {self._runs.partition[run]}"
+        extent = int(np.searchsorted(self._first_record, record, side="right")) - 1
+        return f"the record at offset {self._offset(record)} of partition {self._extents.partition[extent]}"

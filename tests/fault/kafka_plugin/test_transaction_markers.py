@@ -20,7 +20,7 @@ from kafka.errors import ConcurrentTransactionsError, NotCoordinatorError
 
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.logs.committed_reader import OffsetRange, read_committed
-from evenload.dataset_catalog.manifest import PartitionRuns, Run
+from evenload.dataset_catalog.manifest import Extent, PartitionExtents
 from evenload.dataset_catalog.progress import LoadState
 from evenload.dataset_catalog.testing import make_progress
 from evenload.dataset_catalog.topic_admin import TopicAdmin
@@ -377,7 +377,9 @@ def die_forgotten(place: Place, *, is_counted: bool) -> None:
 @pytest.mark.parametrize("is_counted", [False, True])
 def test_what_the_coordinator_has_forgotten_the_progress_tells(place: Place, *, is_counted: bool) -> None:
     die_forgotten(place, is_counted=is_counted)
-    state = load_state(place.topic, {p: [Run(0, 1, 1)] for p in range(NUM_PARTITIONS)} if is_counted else {})
+    state = load_state(
+        place.topic, {p: [Extent(0, 1, 1)] for p in range(NUM_PARTITIONS)} if is_counted else {}
+    )
     with closing(place.writer()) as writer:
         writer.end_forgotten(place.topic, state, 60)
         assert place.committed() == ([b"by the dead"] * NUM_PARTITIONS if is_counted else [])
@@ -385,9 +387,9 @@ def test_what_the_coordinator_has_forgotten_the_progress_tells(place: Place, *, 
         writer.abort(60)
 
 
-def load_state(topic: str, runs: Mapping[int, Sequence[Run]]) -> LoadState:
-    partitions = tuple(PartitionRuns(p, each) for p, each in runs.items())
-    last = make_progress(topic=topic, sequence=1, runs=runs)
+def load_state(topic: str, extents: Mapping[int, Sequence[Extent]]) -> LoadState:
+    partitions = tuple(PartitionExtents(p, each) for p, each in extents.items())
+    last = make_progress(topic=topic, sequence=1, extents=extents)
     return LoadState(last=last, started_at_s=last.updated_at_s, partitions=partitions)
 
 

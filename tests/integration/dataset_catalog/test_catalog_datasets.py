@@ -19,7 +19,7 @@ from evenload.dataset_catalog.errors import (
     UnknownDatasetError,
 )
 from evenload.dataset_catalog.logs import internal_topics
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionExtents
 from evenload.dataset_catalog.testing import create_topic, make_batch, make_manifest, write_dataset
 from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.kafka_connection import BrokersUnreachableError, Connection
@@ -97,12 +97,12 @@ def test_the_newest_version_is_got_unless_another_is_asked_for(
 
 
 def test_a_manifest_in_several_records_comes_back(connection: Connection, topic_name: str) -> None:
-    chance, num_runs = np.random.default_rng(0), 600_000
-    records = chance.integers(1, 50, num_runs)
-    first = np.cumsum(records + chance.integers(0, 9, num_runs)) - records
-    runs = PartitionRuns.from_arrays(0, first, records, np.ones(num_runs, np.int64))
-    totals = {"num_records": runs.num_records, "num_samples": runs.num_samples}
-    manifest = _manifest(topic_name, partitions=(runs,), **totals)
+    chance, num_extents = np.random.default_rng(0), 600_000
+    records = chance.integers(1, 50, num_extents)
+    first = np.cumsum(records + chance.integers(0, 9, num_extents)) - records
+    extents = PartitionExtents.from_arrays(0, first, records, np.ones(num_extents, np.int64))
+    totals = {"num_records": extents.num_records, "num_samples": extents.num_samples}
+    manifest = _manifest(topic_name, partitions=(extents,), **totals)
     assert len(manifest.to_parts()) > 1
     catalog = Catalog(connection)
     catalog.publish(manifest)
@@ -191,7 +191,7 @@ def test_data_that_retention_took_is_noticed_with_both_values(
 
 def test_records_beyond_the_end_of_the_log_are_noticed(connection: Connection, topic_name: str) -> None:
     manifest = write_dataset(connection, make_batch(10), topic=topic_name, name=topic_name)
-    beyond = [PartitionRuns(0, [(0, 1000, 1)]), PartitionRuns(9, [(0, 1, 1)])]
+    beyond = [PartitionExtents(0, [(0, 1000, 1)]), PartitionExtents(9, [(0, 1, 1)])]
     for partition, complaint in zip(beyond, ["the topic has 0 to", r"no partitions \[9\]"], strict=True):
         claims = {"num_samples": partition.num_samples, "num_records": partition.num_records}
         lying = manifest.model_copy(update={"partitions": (partition,), **claims})

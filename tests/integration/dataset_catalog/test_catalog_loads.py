@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
 from evenload.dataset_catalog.errors import LoadInProgressError, OpenTransactionError, UnknownDatasetError
-from evenload.dataset_catalog.manifest import Run
+from evenload.dataset_catalog.manifest import Extent
 from evenload.dataset_catalog.progress import LoadProgress
 from evenload.dataset_catalog.testing import create_topic, make_batch, make_manifest, make_progress
 from evenload.dataset_catalog.topic_admin import TopicAdmin
@@ -29,13 +29,13 @@ def _begin(connection: Connection, topic: str) -> LoadProgress:
 
 
 def _next(last: LoadProgress, offset: int) -> LoadProgress:
-    runs = {0: (Run(offset, 2, 5),)}
+    extents = {0: (Extent(offset, 2, 5),)}
     return replace(
         last,
         sequence=last.sequence + 1,
         num_samples=last.num_samples + 10,
         num_records=last.num_records + 2,
-        runs=runs,
+        extents=extents,
     )
 
 
@@ -72,7 +72,7 @@ def test_progress_adds_up_over_transactions(connection: Connection, topic_name: 
     state = Catalog(connection).load_state(topic_name, 1)
     assert state is not None
     assert state.last == two
-    assert state.partitions[0].runs == (Run(0, 2, 5), Run(3, 2, 5))
+    assert state.partitions[0].extents == (Extent(0, 2, 5), Extent(3, 2, 5))
     assert Catalog(connection).load_state(topic_name, 2) is None
 
 

@@ -125,11 +125,11 @@ def _listed_after(
         at = kafka.TopicPartition(manifest.topic, 0)
         end = admin.list_partition_offsets({at: kafka.admin.OffsetSpec.LATEST})[at].offset
     _produce(connection, manifest, 0, value, header)
-    runs = [tuple(run) for run in manifest.partitions[0].runs]
-    first, num_records, num_samples = runs[0]
-    runs = [(first + 1, num_records - 1, num_samples), *runs[1:], (end, 1, num_samples)]
+    extents = [tuple(extent) for extent in manifest.partitions[0].extents]
+    first, num_records, num_samples = extents[0]
+    extents = [(first + 1, num_records - 1, num_samples), *extents[1:], (end, 1, num_samples)]
     shown = manifest.model_dump(mode="json")
-    shown["partitions"][0]["runs"] = [list(run) for run in runs if run[1]]
+    shown["partitions"][0]["runs"] = [list(extent) for extent in extents if extent[1]]
     return DatasetManifest(**shown)
 
 

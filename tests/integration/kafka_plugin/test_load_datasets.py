@@ -50,7 +50,7 @@ def catalog(connection: Connection) -> Catalog:
 
 def samples_in(connection: Connection, manifest: DatasetManifest) -> list[dict[str, Any]]:
     """All samples of a dataset, in written order, as the records' headers say it."""
-    ranges = {runs.partition: OffsetRange(0, runs.end_offset) for runs in manifest.partitions}
+    ranges = {extents.partition: OffsetRange(0, extents.end_offset) for extents in manifest.partitions}
     found: dict[int, list[dict[str, Any]]] = {}
     for record in read_committed(connection, manifest.topic, ranges, timeout_s=60):
         header = parse_record_header(record.stamp)
@@ -169,7 +169,7 @@ def test_many_transactions_make_one_dataset(connection: Connection, name: str) -
         manifest = load_dataset(
             source, f"{name}-{encoding}", connection=connection, encoding=encoding, config=config
         )
-        assert sum(runs.num_runs for runs in manifest.partitions) > 20  # every commit ends a run
+        assert sum(extents.num_extents for extents in manifest.partitions) > 20  # every commit ends one
         assert verify(connection, manifest).is_clean
 
 

@@ -61,11 +61,13 @@ def fetch_one(fetcher: BlockFetcher, wanted: BlockRange) -> FetchedBlock:
 
 
 def ranges_of(manifest: DatasetManifest) -> list[BlockRange]:
-    runs = manifest.run_arrays()
+    extents = manifest.extent_arrays()
     mean = manifest.num_bytes // manifest.num_records
     return [
         BlockRange(int(partition), int(first) + n, 1, mean)
-        for partition, first, count in zip(runs.partition, runs.first_offset, runs.num_records, strict=True)
+        for partition, first, count in zip(
+            extents.partition, extents.first_offset, extents.num_records, strict=True
+        )
         for n in range(count)
     ]
 

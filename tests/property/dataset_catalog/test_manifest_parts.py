@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.dataset_catalog.errors import CorruptManifestError
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run
+from evenload.dataset_catalog.manifest import DatasetManifest, Extent, PartitionExtents
 from evenload.dataset_catalog.parts import MIN_PART_BYTES, join_parts, split_document
 from evenload.dataset_catalog.testing import make_batch, make_manifest
 
 
-def _manifest(num_partitions: int, num_runs: int, seed: int) -> DatasetManifest:
+def _manifest(num_partitions: int, num_extents: int, seed: int) -> DatasetManifest:
     chance, partitions = random.Random(seed), []
     for partition in range(num_partitions):
-        runs, offset = [], 0
-        for _ in range(num_runs):
-            run = Run(offset + chance.randrange(1000), chance.randrange(1, 9), chance.randrange(1, 99))
-            runs.append(run)
-            offset = run.end_offset + 1
-        partitions.append(PartitionRuns(partition * 3, runs))
+        extents, offset = [], 0
+        for _ in range(num_extents):
+            extent = Extent(offset + chance.randrange(1000), chance.randrange(1, 9), chance.randrange(1, 99))
+            extents.append(extent)
+            offset = extent.end_offset + 1
+        partitions.append(PartitionExtents(partition * 3, extents))
     return make_manifest(
         make_batch(0),
         [],
@@ -38,9 +38,9 @@ def _manifest(num_partitions: int, num_runs: int, seed: int) -> DatasetManifest:
     st.integers(0, 3), st.integers(0, 40), st.integers(0, 99), st.integers(MIN_PART_BYTES, 4096), st.randoms()
 )
 def test_a_manifest_comes_back_from_its_parts_in_any_order(
-    num_partitions: int, num_runs: int, seed: int, max_bytes: int, chance: random.Random
+    num_partitions: int, num_extents: int, seed: int, max_bytes: int, chance: random.Random
 ) -> None:
-    manifest = _manifest(num_partitions, num_runs, seed)
+    manifest = _manifest(num_partitions, num_extents, seed)
     parts = manifest.to_parts(max_bytes)
     assert max(map(len, parts)) <= max_bytes
     chance.shuffle(parts)

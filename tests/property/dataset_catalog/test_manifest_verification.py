@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from evenload.dataset_catalog import verification
 from evenload.dataset_catalog.manifest import DatasetManifest, Encoding, ValueFormat
 from evenload.dataset_catalog.records.encoding import encode_records, encode_samples, record_header
-from evenload.dataset_catalog.records.sample_set import SampleSet
 from evenload.dataset_catalog.testing import LOAD_ID, PlacedRecord, make_batch, make_manifest, make_records
-from evenload.dataset_catalog.verification import Verification, VerifyReport
+from evenload.dataset_catalog.verification import SampleSet, Verification, VerifyReport
 
 NUM_ROWS = 43
 Topic = list[tuple[int, int, bytes | None, bytes | None]]  # partition, offset, header, value

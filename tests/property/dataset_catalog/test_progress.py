@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.dataset_catalog.errors import CorruptProgressError
-from evenload.dataset_catalog.manifest import PartitionRuns, Run, runs_of_records
+from evenload.dataset_catalog.manifest import Extent, PartitionExtents, extents_of_records
 from evenload.dataset_catalog.progress import LoadProgress, ProgressKey, fold_progress
 from evenload.dataset_catalog.testing import make_progress
 
@@ -21,6 +22,11 @@ BEGIN = make_progress(
 
 # Partition and number of samples of each record, and after which records a transaction ends.
 loads = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2), st.booleans()), max_size=30)
+
+
+def extents_at(num_samples: Mapping[int, int]) -> tuple[Extent, ...]:
+    """Of records by offset, with so many samples each."""
+    return extents_of_records(list(num_samples), list(num_samples.values()))
 
 
 def _story(load: list[tuple[int, int, bool]]) -> tuple[list[LoadProgress], dict[int, dict[int, int]]]:
@@ -40,7 +46,7 @@ def _story(load: list[tuple[int, int, bool]]) -> tuple[list[LoadProgress], dict[
                     sequence=last.sequence + 1,
                     num_samples=last.num_samples + sum(sum(new.values()) for new in added.values()),
                     num_records=last.num_records + sum(map(len, added.values())),
-                    runs={p: runs_of_records(list(new), list(new.values())) for p, new in added.items()},
+                    extents={p: extents_at(new) for p, new in added.items()},
                     updated_at_s=last.updated_at_s + 1,
                     is_complete=number == len(load) - 1,
                 )
@@ -57,9 +63,7 @@ def test_deltas_add_up_to_all_records_that_were_written(load: list[tuple[int, in
     assert state is not None
     assert state.last == story[-1]
     assert state.next_sequence == len(story)
-    assert state.partitions == tuple(
-        PartitionRuns(p, runs_of_records(list(at), list(at.values()))) for p, at in sorted(placed.items())
-    )
+    assert state.partitions == tuple(PartitionExtents(p, extents_at(at)) for p, at in sorted(placed.items()))
 
 
 @given(loads.filter(lambda load: len(load) > 1), st.data())
@@ -96,14 +100,14 @@ def test_nothing_may_follow_a_complete_load() -> None:
 
 
 def test_totals_that_runs_do_not_give_are_refused() -> None:
-    lying = replace(BEGIN, sequence=1, num_samples=9, num_records=1, runs={0: (Run(0, 1, 8),)})
+    lying = replace(BEGIN, sequence=1, num_samples=9, num_records=1, extents={0: (Extent(0, 1, 8),)})
     with pytest.raises(CorruptProgressError, match="1 records and 8 samples, but its totals say 1 and 9"):
         fold_progress([BEGIN, lying])
 
 
 def test_overlapping_runs_are_refused() -> None:
-    one = replace(BEGIN, sequence=1, num_samples=2, num_records=2, runs={0: (Run(0, 2, 1),)})
-    two = replace(BEGIN, sequence=2, num_samples=3, num_records=3, runs={0: (Run(1, 1, 1),)})
+    one = replace(BEGIN, sequence=1, num_samples=2, num_records=2, extents={0: (Extent(0, 2, 1),)})
+    two = replace(BEGIN, sequence=2, num_samples=3, num_records=3, extents={0: (Extent(1, 1, 1),)})
     with pytest.raises(CorruptProgressError, match="overlaps"):
         fold_progress([BEGIN, one, two])
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, parse_dataset_id
+from evenload.dataset_catalog.manifest import DatasetManifest, Extent, PartitionExtents, parse_dataset_id
 from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
 
 
@@ -17,8 +17,11 @@ def _manifest(**overrides: Any) -> DatasetManifest:
     return make_manifest(batch, placed, **overrides)
 
 
-def test_a_last_record_with_fewer_samples_is_a_run_of_its_own() -> None:
-    assert [p.runs for p in _manifest().partitions] == [(Run(10, 1, 5), Run(12, 1, 2)), (Run(11, 1, 5),)]
+def test_a_last_record_with_fewer_samples_is_an_extent_of_its_own() -> None:
+    assert [p.extents for p in _manifest().partitions] == [
+        (Extent(10, 1, 5), Extent(12, 1, 2)),
+        (Extent(11, 1, 5),),
+    ]
 
 
 def test_a_manifest_knows_its_schema_and_its_id() -> None:
@@ -38,7 +41,7 @@ def test_the_fingerprint_depends_on_where_which_sample_is_and_on_nothing_else() 
     manifest = _manifest()
     renamed = _manifest(name="roses", version=3, created_at_s=5.0, source={}, features={})
     assert manifest.fingerprint == renamed.fingerprint
-    moved = (PartitionRuns(0, [Run(10, 1, 5), Run(13, 1, 2)]), manifest.partitions[1])
+    moved = (PartitionExtents(0, [Extent(10, 1, 5), Extent(13, 1, 2)]), manifest.partitions[1])
     others = [
         _manifest(topic_id="another"),
         _manifest(checksum="1" * 32),
@@ -62,7 +65,7 @@ def test_the_fingerprint_depends_on_where_which_sample_is_and_on_nothing_else() 
         ({"load_id": "12"}, "pattern"),
         ({"created_at_s": float("nan")}, "finite|greater"),
         ({"encoding": "zip"}, "packed"),
-        ({"partitions": (PartitionRuns(1, [Run(0, 12, 1)]), PartitionRuns(1, []))}, "ascend"),
+        ({"partitions": (PartitionExtents(1, [Extent(0, 12, 1)]), PartitionExtents(1, []))}, "ascend"),
         ({"colour": "red"}, "extra"),
     ],
 )
@@ -90,11 +93,11 @@ def test_what_cannot_name_a_dataset_is_refused(text: str) -> None:
         parse_dataset_id(text)
 
 
-def _many_runs(num_runs: int) -> PartitionRuns:
+def _many_extents(num_extents: int) -> PartitionExtents:
     chance = np.random.default_rng(0)
-    records = chance.integers(1, 50, num_runs)
-    first = np.cumsum(records + chance.integers(0, 3, num_runs)) - records
-    return PartitionRuns.from_arrays(0, first, records, np.full(num_runs, 87))
+    records = chance.integers(1, 50, num_extents)
+    first = np.cumsum(records + chance.integers(0, 3, num_extents)) - records
+    return PartitionExtents.from_arrays(0, first, records, np.full(num_extents, 87))
 
 
 def test_a_million_runs_take_no_loop_and_are_small(
@@ -102,20 +105,20 @@ def test_a_million_runs_take_no_loop_and_are_small(
 ) -> None:
     parts: list[bytes] = []
 
-    def there_and_back(partition: PartitionRuns) -> None:
+    def there_and_back(partition: PartitionExtents) -> None:
         manifest = _manifest(
             partitions=(partition,), num_records=partition.num_records, num_samples=partition.num_samples
         )
         parts[:] = manifest.to_parts()
         back = DatasetManifest.from_parts(parts)
-        arrays = back.run_arrays()
+        arrays = back.extent_arrays()
         assert back.partitions == manifest.partitions
         assert arrays.first_sample[-1] == partition.num_samples - arrays.num_samples[-1]
 
-    few, many = (_many_runs(num_runs) for num_runs in (10_000, 1_000_000))
+    few, many = (_many_extents(num_extents) for num_extents in (10_000, 1_000_000))
     there_and_back(few)  # what is done once is done
-    # A turn for each run would be a hundred times as many.
+    # A turn for each extent would be a hundred times as many.
     assert count_lines(lambda: there_and_back(many)) < 2 * count_lines(lambda: there_and_back(few))
     there_and_back(many)
     assert len(parts) > 1
-    assert sum(map(len, parts)) < 1_200_000  # about a byte a run, where 24 were
+    assert sum(map(len, parts)) < 1_200_000  # about a byte an extent, where 24 were

@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
+from evenload.dataset_catalog.manifest import DatasetManifest, Extent, PartitionExtents, encode_schema
 from evenload.ray_trainer.planning.blocks import BlockTable, records_per_block
 
-# Gap before the run, records, samples per record.
-RUNS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40), st.integers(1, 4)), max_size=8)
+# Gap before the extent, records, samples per record.
+EXTENTS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40), st.integers(1, 4)), max_size=8)
 
 
 def make_manifest(
     partitions: dict[int, list[tuple[int, int, int]]], record_bytes: int, *, is_packed: bool
 ) -> DatasetManifest:
     parts = []
-    for number, runs in sorted(partitions.items()):
+    for number, extents in sorted(partitions.items()):
         offset, placed = 0, []
-        for gap, num_records, samples in runs:
-            placed.append(Run(offset + gap, num_records, samples if is_packed else 1))
+        for gap, num_records, samples in extents:
+            placed.append(Extent(offset + gap, num_records, samples if is_packed else 1))
             offset = placed[-1].end_offset
-        parts.append(PartitionRuns(number, placed))
+        parts.append(PartitionExtents(number, placed))
     num_records = sum(part.num_records for part in parts)
     return DatasetManifest(
         name="d",
@@ -49,7 +49,7 @@ def make_manifest(
 
 
 @given(
-    partitions=st.dictionaries(st.integers(0, 20), RUNS, max_size=4),
+    partitions=st.dictionaries(st.integers(0, 20), EXTENTS, max_size=4),
     record_bytes=st.integers(1, 300),
     block_bytes=st.integers(1, 5000),
     is_packed=st.booleans(),
@@ -60,11 +60,11 @@ def test_every_sample_is_in_one_block_at_its_record_and_row(
     manifest = make_manifest(partitions, record_bytes, is_packed=is_packed)
     table = BlockTable.from_manifest(manifest, block_bytes=block_bytes)
     in_manifest_order = [
-        (part.partition, run.first_offset + record, row)
+        (part.partition, extent.first_offset + record, row)
         for part in manifest.partitions
-        for run in part.runs
-        for record in range(run.num_records)
-        for row in range(run.samples_per_record)
+        for extent in part.extents
+        for record in range(extent.num_records)
+        for row in range(extent.samples_per_record)
     ]
     in_blocks = []
     for block in range(table.num_blocks):
@@ -90,7 +90,7 @@ def test_every_sample_is_in_one_block_at_its_record_and_row(
 @given(num_records=st.integers(1, 10_000), limit=st.integers(1, 500))
 def test_records_are_dealt_to_blocks_evenly(num_records: int, limit: int) -> None:
     one = np.ones(1, dtype=np.int64)
-    table = BlockTable.from_runs(
+    table = BlockTable.from_extents(
         partition=one,
         first_offset=one,
         num_records=num_records * one,
@@ -114,4 +114,4 @@ def test_a_block_is_about_as_large_as_asked() -> None:
 def test_a_run_without_records_or_samples_is_refused() -> None:
     one = np.ones(1, dtype=np.int64)
     with pytest.raises(ValueError, match="at least 1"):
-        BlockTable.from_runs(partition=one, first_offset=one, num_records=0 * one, samples_per_record=one)
+        BlockTable.from_extents(partition=one, first_offset=one, num_records=0 * one, samples_per_record=one)

@@ -21,7 +21,7 @@ def tables(draw: st.DrawFn) -> BlockTable:
     samples = st.sampled_from([1, 1, 2, 7, 20])
     run = st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 40), samples)
     runs = np.array(sorted(draw(st.lists(run, min_size=1, max_size=12))), dtype=np.int64)
-    return BlockTable.from_runs(
+    return BlockTable.from_extents(
         partition=runs[:, 0],
         first_offset=np.cumsum(runs[:, 1] + runs[:, 2]) - runs[:, 2],
         num_records=runs[:, 2],

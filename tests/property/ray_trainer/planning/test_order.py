@@ -21,7 +21,7 @@ EPOCHS = st.integers(0, 1000)
 
 def make_table(samples_by_block: list[int]) -> BlockTable:
     samples = np.array(samples_by_block, dtype=np.int64)
-    return BlockTable.from_runs(
+    return BlockTable.from_extents(
         partition=np.zeros(len(samples), dtype=np.int64),
         first_offset=np.arange(len(samples)) * 2,
         num_records=np.ones(len(samples), dtype=np.int64),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from evenload.dataset_catalog.errors import CorruptManifestError, UndecodableValueError
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns
+from evenload.dataset_catalog.manifest import DatasetManifest, PartitionExtents
 from evenload.dataset_catalog.records.encoding import encode_samples
 from evenload.dataset_catalog.testing import PlacedRecord, make_batch, make_manifest, make_records
 from evenload.dataset_catalog.verification import Verification
@@ -171,8 +171,8 @@ def test_a_feature_that_is_not_the_columns_is_refused() -> None:
         read(batch, encode_samples(batch), x="image")
 
 
-def claiming(runs: list[tuple[int, int, int]], **fields: Any) -> DatasetManifest:
-    partition = PartitionRuns(0, runs)
+def claiming(extents: list[tuple[int, int, int]], **fields: Any) -> DatasetManifest:
+    partition = PartitionExtents(0, extents)
     totals = {"num_samples": partition.num_samples, "num_records": partition.num_records, "num_bytes": 1000}
     return make_manifest(make_batch(0), [], partitions=(partition,), **(totals | fields))
 

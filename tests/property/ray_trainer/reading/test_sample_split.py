@@ -12,7 +12,7 @@ from evenload.ray_trainer.reading.sample_split import SampleSplit, SplitTable
 
 
 def table(num_records: int, samples_per_record: int) -> BlockTable:
-    return BlockTable.from_runs(
+    return BlockTable.from_extents(
         partition=np.array([0, 1]),
         first_offset=np.array([5, 9]),
         num_records=np.array([num_records, num_records]),

@@ -10,7 +10,7 @@ import pytest
 import stamina
 
 from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
-from evenload.dataset_catalog.manifest import Run
+from evenload.dataset_catalog.manifest import Extent
 from evenload.dataset_catalog.progress import LoadProgress, LoadState, ProgressKey, fold_progress
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.config import LoaderConfig
@@ -66,10 +66,10 @@ class Brokers:
         else:
             self._sent.append(num_samples)
 
-    def settle(self) -> Mapping[int, tuple[Run, ...]]:
-        runs = tuple(Run(self._num_records + at, 1, size) for at, size in enumerate(self._sent))
+    def settle(self) -> Mapping[int, tuple[Extent, ...]]:
+        extents = tuple(Extent(self._num_records + at, 1, size) for at, size in enumerate(self._sent))
         self._num_records += len(self._sent)
-        return {0: runs} if runs else {}
+        return {0: extents} if extents else {}
 
     def commit(self, *, num_bytes: int) -> None:  # noqa: ARG002
         for key, value in self._open:
@@ -160,7 +160,7 @@ def test_a_load_that_turns_out_to_have_samples_is_not_forgotten(make_writer: Any
         writer._attempt(writer._send_groups)
     assert writer.totals.num_samples == 0
     assert not writer.forget()
-    assert sum(len(told.runs.get(0, ())) for told in brokers.progress.values()) == 1
+    assert sum(len(told.extents.get(0, ())) for told in brokers.progress.values()) == 1
 
 
 def test_a_load_without_samples_is_forgotten(make_writer: Any) -> None:
@@ -183,5 +183,5 @@ def test_a_load_whose_first_samples_could_not_be_written_is_forgotten(make_write
     assert brokers.progress == {}
 
 
-def _refuse() -> Mapping[int, tuple[Run, ...]]:
+def _refuse() -> Mapping[int, tuple[Extent, ...]]:
     raise TransactionFailedError("a record was not stored")

@@ -13,7 +13,7 @@ from evenload.ray_trainer.planning.plan import BlockTable, EpochPlan, PlanRule
 
 
 def make_plan(*, epoch: int = 0) -> EpochPlan:
-    table = BlockTable.from_runs(
+    table = BlockTable.from_extents(
         partition=np.array([0, 0, 2]),
         first_offset=np.array([10, 20, 5]),
         num_records=np.array([2, 1, 2]),
@@ -57,7 +57,7 @@ def test_kafkas_words_for_an_epoch_part_way() -> None:
     view = kafka_view(make_plan(), Cursor(0, 6, "f"))
     assert view.records_consumed == {0: 1, 2: 0}
     assert view.group_offset == {0: 11, 2: 5}
-    assert view.open_blocks == ((0, 11, 2),)
+    assert view.partial_blocks == ((0, 11, 2),)
     assert view.to_dict() == {"records_consumed": {"0": 1, "2": 0}, "open_blocks": [[0, 11, 2]]}
 
 
@@ -65,7 +65,7 @@ def test_kafkas_words_at_the_ends_of_an_epoch() -> None:
     assert kafka_view(make_plan(), Cursor(0, 0, "f")).records_consumed == {0: 0, 2: 0}
     done = kafka_view(make_plan(), Cursor(0, 18, "f"))
     assert done.records_consumed == {0: 3, 2: 2}
-    assert done.open_blocks == ()
+    assert done.partial_blocks == ()
 
 
 @pytest.mark.parametrize("cursor", [Cursor(1, 0, "f"), Cursor(0, 19, "f")])

@@ -24,7 +24,7 @@ RULES = {
 def make_plan(kind: str, *, epoch: int = 1) -> EpochPlan:
     samples = 1 if kind == "record" else 11
     records = np.array([40, 3, 30, 17, 61]) * (11 // samples)
-    table = BlockTable.from_runs(
+    table = BlockTable.from_extents(
         partition=np.array([0, 0, 1, 2, 2]),
         first_offset=np.array([0, 1000, 7, 0, 2000]),
         num_records=records,
@@ -90,7 +90,7 @@ def test_epochs_differ(kind: str) -> None:
 
 
 def test_ranks_that_divide_the_lanes_keep_their_lanes_and_read_hardly_a_block_twice() -> None:
-    table = BlockTable.from_runs(
+    table = BlockTable.from_extents(
         partition=np.array([0]),
         first_offset=np.array([0]),
         num_records=np.array([2290]),

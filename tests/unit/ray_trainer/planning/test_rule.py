@@ -7,7 +7,7 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, Run, encode_schema
+from evenload.dataset_catalog.manifest import DatasetManifest, Extent, PartitionExtents, encode_schema
 from evenload.ray_trainer.planning.blocks import BlockTable
 from evenload.ray_trainer.planning.rule import (
     PlanRule,
@@ -24,7 +24,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 def make_manifest(
     *, num_records: int, samples_per_record: int = 1, record_bytes: int = 256 * KIB, encoding: str = "packed"
 ) -> DatasetManifest:
-    runs = [Run(0, num_records, samples_per_record)] if num_records else []
+    extents = [Extent(0, num_records, samples_per_record)] if num_records else []
     return DatasetManifest(
         name="d",
         version=1,
@@ -35,7 +35,7 @@ def make_manifest(
         schema_ipc=encode_schema(pa.schema([("x", pa.int64())])),
         features={"x": "int64"},
         samples_per_record=samples_per_record,
-        partitions=(PartitionRuns(0, runs),),
+        partitions=(PartitionExtents(0, extents),),
         num_samples=num_records * samples_per_record,
         num_records=num_records,
         num_bytes=num_records * record_bytes,
@@ -195,11 +195,11 @@ def test_an_earlier_rule_is_gone_on_with_where_only_the_program_chose_otherwise(
 
 
 def batches_manifest(num_batches: int, records_per_batch: int, last: int) -> DatasetManifest:
-    """Single samples of 1,000 bytes in batches that touch each other, of which each is a run."""
+    """Single samples of 1,000 bytes in batches that touch each other, of which each is an extent."""
     lengths = [records_per_batch] * num_batches + [last]
-    runs = [Run(sum(lengths[:at]), length, 1) for at, length in enumerate(lengths)]
+    extents = [Extent(sum(lengths[:at]), length, 1) for at, length in enumerate(lengths)]
     manifest = make_manifest(num_records=sum(lengths), record_bytes=1000, encoding="record")
-    return manifest.model_copy(update={"partitions": (PartitionRuns(0, runs),)})
+    return manifest.model_copy(update={"partitions": (PartitionExtents(0, extents),)})
 
 
 @pytest.mark.parametrize("records_per_batch", [200, 240, 262, 300, 400, 4000])

@@ -21,7 +21,7 @@ BATCH = 256
 
 @pytest.fixture(scope="module")
 def plan() -> EpochPlan:
-    table = BlockTable.from_runs(
+    table = BlockTable.from_extents(
         partition=np.repeat(np.arange(20), 100),
         first_offset=np.tile(np.arange(100) * 600, 20),
         num_records=np.full(2000, NUM_BLOCKS // 2000),

@@ -25,7 +25,7 @@ def chi_square_per_batch(plan: EpochPlan, batch_size: int) -> float:
 
 def make_table(*, num_blocks: int, samples_per_block: int) -> BlockTable:
     one = np.ones(1, dtype=np.int64)
-    return BlockTable.from_runs(
+    return BlockTable.from_extents(
         partition=one,
         first_offset=one,
         num_records=num_blocks * one,

@@ -110,7 +110,7 @@ class Topic:
             record,
             num_samples=NUM_SAMPLES,
             expected=expected,
-            placement=Placement(self.manifest.run_arrays()),
+            placement=Placement(self.manifest.extent_arrays()),
         )
         return report.epochs[0], report.notes, report.exactly_once
 

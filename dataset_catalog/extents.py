@@ -1,20 +1,20 @@
 """Which records of a partition belong to a dataset.
 
-A run is a stretch of consecutive offsets that all hold the same number of samples. Offsets between
-runs (transaction markers, aborted or compacted records, other people's records) are simply in no
-run, so nothing that reads a dataset ever has to guess what a gap means. A record that holds fewer
-samples than its neighbours is a run of its own: `num_samples` is always
+An extent is a stretch of consecutive offsets that all hold the same number of samples. Offsets between
+extents (transaction markers, aborted or compacted records, other people's records) are simply in no
+extent, so nothing that reads a dataset ever has to guess what a gap means. A record that holds fewer
+samples than its neighbours is an extent of its own: `num_samples` is always
 `num_records * samples_per_record`.
 
 Manifest order is the one way to number the samples of a dataset: partitions ascending, then
 offsets ascending, then rows within the record.
 
-A dataset may have a million runs (an adopted topic with gaps), so a partition keeps them as arrays
-and makes `Run` tuples only when asked.
+A dataset may have a million extents (an adopted topic with gaps), so a partition keeps them as arrays
+and makes `Extent` tuples only when asked.
 
-Invariants, checked in tests/property/dataset_catalog/test_manifest_runs.py:
-1. Runs ascend and don't overlap; merging never changes the set of (offset, samples) they stand for.
-2. Arrays to runs and back is the identity.
+Invariants, checked in tests/property/dataset_catalog/test_manifest_extents.py:
+1. Extents ascend and don't overlap; merging never changes the set of (offset, samples) they stand for.
+2. Arrays to extents and back is the identity.
 
 Read next: manifest.py.
 """
@@ -33,13 +33,13 @@ from evenload.dataset_catalog.foreign_content import NUMBER_MAX
 
 # Of bytes alone, a record of the usual 256 KiB holds a quarter of that. Readers reserve memory by it.
 SAMPLES_PER_RECORD_MAX = 1 << 20
-RUNS_MAX = (128 << 20) // 24  # more than a manifest has room for (parts.py)
+EXTENTS_MAX = (128 << 20) // 24  # more than a manifest has room for (parts.py)
 PARTITION_MAX = (1 << 31) - 1  # Kafka's own
 
 Int64Array = npt.NDArray[np.int64]
 
 
-class Run(NamedTuple):
+class Extent(NamedTuple):
     """Records at `first_offset` .. `first_offset + num_records - 1`, `samples_per_record` in each."""
 
     first_offset: int
@@ -56,35 +56,35 @@ class Run(NamedTuple):
         return self.num_records * self.samples_per_record
 
 
-class RunArrays(NamedTuple):
-    """All runs of a dataset in manifest order, one entry a run; every array is read-only."""
+class ExtentArrays(NamedTuple):
+    """All extents of a dataset in manifest order, one entry an extent; every array is read-only."""
 
     partition: npt.NDArray[np.int32]
     first_offset: Int64Array
     num_records: Int64Array
     samples_per_record: Int64Array
     num_samples: Int64Array
-    first_sample: Int64Array  # position of the run's first sample in manifest order
+    first_sample: Int64Array  # position of the extent's first sample in manifest order
 
 
-class PartitionRuns:
-    """The runs of one partition, ascending. Immutable, compared by value, picklable.
+class PartitionExtents:
+    """The extents of one partition, ascending. Immutable, compared by value, picklable.
 
     Args:
         partition: The partition's number, 0 or more.
-        runs: Ascending and not overlapping, each with at least one record and one sample a record.
+        extents: Ascending and not overlapping, each with at least one record and one sample a record.
 
     Raises:
-        ValueError: A run is empty, negative, or overlaps the one before.
+        ValueError: An extent is empty, negative, or overlaps the one before.
     """
 
     __slots__ = ("_columns", "partition")
 
     partition: int
-    _columns: Int64Array  # [3, num_runs]: first offsets, numbers of records, samples per record
+    _columns: Int64Array  # [3, num_extents]: first offsets, numbers of records, samples per record
 
-    def __init__(self, partition: int, runs: Iterable[Sequence[int]]) -> None:
-        rows = np.array([tuple(run) for run in runs], dtype=np.int64).reshape(-1, 3)
+    def __init__(self, partition: int, extents: Iterable[Sequence[int]]) -> None:
+        rows = np.array([tuple(extent) for extent in extents], dtype=np.int64).reshape(-1, 3)
         self._freeze(partition, np.ascontiguousarray(rows.T))
 
     @classmethod
@@ -94,13 +94,13 @@ class PartitionRuns:
         first_offset: npt.ArrayLike,
         num_records: npt.ArrayLike,
         samples_per_record: npt.ArrayLike,
-    ) -> PartitionRuns:
-        """The same from three arrays of one entry a run, without making a tuple for each."""
+    ) -> PartitionExtents:
+        """The same from three arrays of one entry an extent, without making a tuple for each."""
         columns = np.array([first_offset, num_records, samples_per_record], dtype=np.int64)
         return cls.from_columns(partition, columns)
 
     @classmethod
-    def from_columns(cls, partition: int, columns: Int64Array) -> PartitionRuns:
+    def from_columns(cls, partition: int, columns: Int64Array) -> PartitionExtents:
         """The same from `columns` as the property gives them; the array is taken, not copied."""
         made = cls.__new__(cls)
         made._freeze(partition, columns)
@@ -118,7 +118,7 @@ class PartitionRuns:
         return column
 
     @property
-    def num_records_by_run(self) -> Int64Array:
+    def num_records_by_extent(self) -> Int64Array:
         column: Int64Array = self._columns[1]
         return column
 
@@ -129,16 +129,16 @@ class PartitionRuns:
 
     @property
     def columns(self) -> Int64Array:
-        """[3, num_runs]: first offsets, numbers of records, samples per record; read-only."""
+        """[3, num_extents]: first offsets, numbers of records, samples per record; read-only."""
         return self._columns
 
     @property
-    def runs(self) -> tuple[Run, ...]:
-        """The runs as tuples, made anew at each call: for large datasets use the arrays."""
-        return tuple(map(Run._make, self._columns.T.tolist()))
+    def extents(self) -> tuple[Extent, ...]:
+        """The extents as tuples, made anew at each call: for large datasets use the arrays."""
+        return tuple(map(Extent._make, self._columns.T.tolist()))
 
     @property
-    def num_runs(self) -> int:
+    def num_extents(self) -> int:
         return int(self._columns.shape[1])
 
     @property
@@ -151,14 +151,14 @@ class PartitionRuns:
 
     @property
     def end_offset(self) -> int:
-        """One past the last listed record; 0 without runs."""
-        return int(self._columns[0, -1] + self._columns[1, -1]) if self.num_runs else 0
+        """One past the last listed record; 0 without extents."""
+        return int(self._columns[0, -1] + self._columns[1, -1]) if self.num_extents else 0
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"PartitionRuns is immutable: can't set {name!r}")
+        raise AttributeError(f"PartitionExtents is immutable: can't set {name!r}")
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PartitionRuns):
+        if not isinstance(other, PartitionExtents):
             return NotImplemented
         return self.partition == other.partition and np.array_equal(self._columns, other._columns)
 
@@ -166,12 +166,11 @@ class PartitionRuns:
         return hash((self.partition, self._columns.tobytes()))
 
     def __repr__(self) -> str:
-        return (
-            f"PartitionRuns(partition={self.partition}, <{self.num_runs} runs, {self.num_samples} samples>)"
-        )
+        held = f"{self.num_extents} extents, {self.num_samples} samples"
+        return f"PartitionExtents(partition={self.partition}, <{held}>)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (PartitionRuns.from_arrays, (self.partition, *self._columns))
+        return (PartitionExtents.from_arrays, (self.partition, *self._columns))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -180,19 +179,20 @@ class PartitionRuns:
         )
 
     @classmethod
-    def _validate(cls, value: object) -> PartitionRuns:
-        if isinstance(value, PartitionRuns):
+    def _validate(cls, value: object) -> PartitionExtents:
+        if isinstance(value, PartitionExtents):
             return value
         if isinstance(value, dict) and value.keys() == {"partition", "runs"}:
             return cls(value["partition"], value["runs"])
-        raise ValueError("expected a PartitionRuns, or an object with 'partition' and 'runs'")
+        raise ValueError("expected a PartitionExtents, or an object with 'partition' and 'runs'")
 
+    # In manifests, which outlive their programs, extents are called runs.
     def _to_plain(self) -> dict[str, Any]:
         return {"partition": self.partition, "runs": self._columns.T.tolist()}
 
 
-def runs_of_records(offsets: npt.ArrayLike, num_samples: npt.ArrayLike) -> tuple[Run, ...]:
-    """The shortest runs for records at these offsets, each with its own number of samples.
+def extents_of_records(offsets: npt.ArrayLike, num_samples: npt.ArrayLike) -> tuple[Extent, ...]:
+    """The shortest extents for records at these offsets, each with its own number of samples.
 
     Args:
         offsets: Offsets in one partition, in any order, each once.
@@ -213,35 +213,43 @@ def runs_of_records(offsets: npt.ArrayLike, num_samples: npt.ArrayLike) -> tuple
         raise ValueError("an offset appears twice, or a record has no samples")
     starts = np.flatnonzero(np.diff(offset, prepend=offset[0] - 2) - 1 | np.diff(samples, prepend=samples[0]))
     lengths = np.diff(starts, append=offset.size)
-    return tuple(map(Run._make, np.stack([offset[starts], lengths, samples[starts]], axis=1).tolist()))
+    return tuple(map(Extent._make, np.stack([offset[starts], lengths, samples[starts]], axis=1).tolist()))
 
 
-def merge_runs(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Ascending runs with touching neighbours of the same kind joined.
+def merge_extents(extents: Iterable[Extent]) -> tuple[Extent, ...]:
+    """Ascending extents with touching neighbours of the same kind joined.
 
     Raises:
-        ValueError: A run is empty or overlaps the one before.
+        ValueError: An extent is empty or overlaps the one before.
     """
-    merged: list[Run] = []
-    for run in runs:
+    merged: list[Extent] = []
+    for each in extents:
         last = merged[-1] if merged else None
-        if run.num_records < 1 or run.samples_per_record < 1 or (last and run.first_offset < last.end_offset):
-            raise ValueError(f"{run} is empty, or overlaps or precedes {last}")
-        if last and last.end_offset == run.first_offset and last.samples_per_record == run.samples_per_record:
-            merged[-1] = last._replace(num_records=last.num_records + run.num_records)
+        if (
+            each.num_records < 1
+            or each.samples_per_record < 1
+            or (last and each.first_offset < last.end_offset)
+        ):
+            raise ValueError(f"{each} is empty, or overlaps or precedes {last}")
+        if last and _are_one(last, each):
+            merged[-1] = last._replace(num_records=last.num_records + each.num_records)
         else:
-            merged.append(run)
+            merged.append(each)
     return tuple(merged)
 
 
-def concatenate_runs(partitions: Sequence[PartitionRuns]) -> RunArrays:
-    """The runs of all partitions as arrays in manifest order. A million runs take milliseconds."""
+def _are_one(extent: Extent, after: Extent) -> bool:
+    return extent.end_offset == after.first_offset and extent.samples_per_record == after.samples_per_record
+
+
+def concatenate_extents(partitions: Sequence[PartitionExtents]) -> ExtentArrays:
+    """The extents of all partitions as arrays in manifest order. A million extents take milliseconds."""
     columns = np.concatenate([np.empty((3, 0), np.int64), *(p._columns for p in partitions)], axis=1)
-    counts = [p.num_runs for p in partitions]
+    counts = [p.num_extents for p in partitions]
     numbers = np.repeat(np.array([p.partition for p in partitions], dtype=np.int32), counts)
     num_samples = columns[1] * columns[2]
     first_sample = np.cumsum(num_samples) - num_samples
-    arrays = RunArrays(numbers, columns[0], columns[1], columns[2], num_samples, first_sample)
+    arrays = ExtentArrays(numbers, columns[0], columns[1], columns[2], num_samples, first_sample)
     for array in arrays:
         array.setflags(write=False)
     return arrays
@@ -257,15 +265,15 @@ def _check_columns(partition: int, columns: Int64Array) -> None:
     # Looked at first: sums and products of larger ones would overflow, and count as small ones.
     if max(first.max(), records.max()) > NUMBER_MAX or samples.max() > SAMPLES_PER_RECORD_MAX:
         raise ValueError(
-            f"runs of partition {partition} have numbers that are too large: at most {NUMBER_MAX} for "
+            f"extents of partition {partition} have numbers that are too large: at most {NUMBER_MAX} for "
             f"offsets and records, {SAMPLES_PER_RECORD_MAX} for samples in a record"
         )
     overlaps = first[1:] < (first + records)[:-1]
     if first[0] < 0 or records.min() < 1 or samples.min() < 1 or overlaps.any():
         at = int(overlaps.argmax()) if overlaps.any() else 0
         raise ValueError(
-            f"runs of partition {partition} must ascend without overlap, from offset 0 on, with at least one "
-            f"record and one sample each; near run {at}: {columns[:, at : at + 2].T.tolist()}"
+            f"extents of partition {partition} must ascend without overlap, from offset 0 on, with at least "
+            f"one record and one sample each; near extent {at}: {columns[:, at : at + 2].T.tolist()}"
         )
     if records.astype(np.float64) @ samples.astype(np.float64) > NUMBER_MAX:
         raise ValueError(f"partition {partition} has more than {NUMBER_MAX} samples")

@@ -19,21 +19,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.dataset_catalog.errors import CorruptManifestError, CorruptProgressError
+from evenload.dataset_catalog.extents import Extent
 from evenload.dataset_catalog.foreign_content import printable
 from evenload.dataset_catalog.logs.damaged_records import find_damaged
 from evenload.dataset_catalog.logs.manifest_log import CatalogContents, fold_manifests, manifest_records
 from evenload.dataset_catalog.logs.progress_log import ProgressContents
-from evenload.dataset_catalog.manifest import DatasetManifest, PartitionRuns, encode_schema, parse_dataset_id
+from evenload.dataset_catalog.manifest import (
+    DatasetManifest,
+    PartitionExtents,
+    encode_schema,
+    parse_dataset_id,
+)
 from evenload.dataset_catalog.parts import DOCUMENT_BYTES_MAX, join_parts, split_document
 from evenload.dataset_catalog.progress import LoadProgress, fold_progress
-from evenload.dataset_catalog.runs import Run
 from evenload.dataset_catalog.testing import make_batch, make_manifest, make_progress
 
 DEEP = b"[" * 50_000 + b"]" * 50_000
 HUGE = 10**400
 WILD_NUMBERS = [-1, -(2**63), 2**31, 2**53, 2**61, 2**62, 2**63 - 1, 2**64, HUGE, 1e308, 0.5, True, None, "1"]
 PROGRESS_KEY, PROGRESS_VALUE = make_progress(
-    sequence=3, num_samples=9, num_records=3, runs={0: [Run(0, 3, 3)]}, facts={"encoding": "packed"}
+    sequence=3, num_samples=9, num_records=3, extents={0: [Extent(0, 3, 3)]}, facts={"encoding": "packed"}
 ).to_record()
 
 
@@ -50,17 +55,17 @@ def sealed(compressed: bytes, *, num_parts: int = 1) -> list[bytes]:
     return parts
 
 
-def document_of(header: bytes, runs: bytes = b"") -> list[bytes]:
-    return sealed(zlib.compress(struct.pack(">I", len(header)) + header + runs))
+def document_of(header: bytes, extents: bytes = b"") -> list[bytes]:
+    return sealed(zlib.compress(struct.pack(">I", len(header)) + header + extents))
 
 
 def manifest_with_runs() -> DatasetManifest:
-    runs = (PartitionRuns(0, [(0, 3, 5), (4, 1, 2)]), PartitionRuns(2, [(7, 2, 5)]))
+    extents = (PartitionExtents(0, [(0, 3, 5), (4, 1, 2)]), PartitionExtents(2, [(7, 2, 5)]))
     totals = {"num_records": 6, "num_samples": 27}
-    return make_manifest(make_batch(0), [], partitions=runs, **totals)
+    return make_manifest(make_batch(0), [], partitions=extents, **totals)
 
 
-def header_and_runs() -> tuple[dict[str, Any], bytes]:
+def header_and_extents() -> tuple[dict[str, Any], bytes]:
     document = bytes(join_parts(manifest_with_runs().to_parts()))
     (length,) = struct.unpack_from(">I", document)
     return json.loads(document[4 : 4 + length]), document[4 + length :]
@@ -74,7 +79,7 @@ def decoded_or_refused(parts: list[bytes]) -> DatasetManifest | None:
         said(error)
         return None
     assert sum(part.num_samples for part in manifest.partitions) == manifest.num_samples < 2**62
-    assert (manifest.run_arrays().first_sample >= 0).all()
+    assert (manifest.extent_arrays().first_sample >= 0).all()
     assert DatasetManifest.from_parts(manifest.to_parts()) == manifest
     assert len(manifest.fingerprint) == 32
     return manifest
@@ -148,13 +153,13 @@ def test_a_header_of_millions_of_empty_lists_is_refused_before_they_are_made() -
 
 
 def test_the_largest_manifest_that_is_published_can_be_read() -> None:
-    num_runs = 4_000_000
+    num_extents = 4_000_000
     chance = np.random.default_rng(0)
-    records = chance.integers(1, 9, num_runs)
-    first = np.cumsum(records + chance.integers(0, 3, num_runs)) - records
-    runs = PartitionRuns.from_arrays(0, first, records, chance.integers(1, 200, num_runs))
-    totals = {"num_records": runs.num_records, "num_samples": runs.num_samples}
-    manifest = make_manifest(make_batch(0), [], partitions=(runs,), **totals)
+    records = chance.integers(1, 9, num_extents)
+    first = np.cumsum(records + chance.integers(0, 3, num_extents)) - records
+    extents = PartitionExtents.from_arrays(0, first, records, chance.integers(1, 200, num_extents))
+    totals = {"num_records": extents.num_records, "num_samples": extents.num_samples}
+    manifest = make_manifest(make_batch(0), [], partitions=(extents,), **totals)
     parts = manifest.to_parts()
     assert DatasetManifest.from_parts(parts) == manifest
     assert peak_bytes(lambda: DatasetManifest.from_parts(parts)) < 350 << 20
@@ -169,33 +174,33 @@ def test_what_can_not_be_read_again_is_not_published() -> None:
 
 @given(st.data())
 def test_a_manifest_with_any_field_changed_is_sound_or_refused(data: st.DataObject) -> None:
-    header, runs = header_and_runs()
+    header, extents = header_and_extents()
     key = data.draw(st.sampled_from(sorted(header)))
     wild = st.one_of(st.sampled_from(WILD_NUMBERS), st.text(max_size=50), st.just("\x1b]0;owned\x07\n"))
     header[key] = data.draw(
         st.one_of(wild, st.lists(wild, max_size=3), st.dictionaries(st.text(max_size=9), wild, max_size=3))
     )
-    decoded_or_refused(document_of(json.dumps(header).encode(), runs))
+    decoded_or_refused(document_of(json.dumps(header).encode(), extents))
 
 
 @given(st.data())
 def test_a_manifest_with_any_run_changed_is_sound_or_refused(data: st.DataObject) -> None:
-    header, _ = header_and_runs()
+    header, _ = header_and_extents()
     counts = data.draw(
         st.lists(st.lists(st.sampled_from([-1, 0, 1, 2, 2**31, 2**63, HUGE]), max_size=3), max_size=3)
         | st.sampled_from([[[0, 2], [2, 1]], [[0, 3], [1, -2], [2, 2]]])
     )
     header["partitions"] = counts
-    runs = data.draw(st.binary(min_size=72, max_size=72) | st.binary(max_size=100))
-    decoded_or_refused(document_of(json.dumps(header).encode(), runs))
+    extents = data.draw(st.binary(min_size=72, max_size=72) | st.binary(max_size=100))
+    decoded_or_refused(document_of(json.dumps(header).encode(), extents))
 
 
 @pytest.mark.parametrize(
-    "run", [(0, 2**62, 1), (2**62, 1, 1), (0, 2**40, 2**40), (0, 1, 2**60), (0, 2**60, 9)]
+    "extent", [(0, 2**62, 1), (2**62, 1, 1), (0, 2**40, 2**40), (0, 1, 2**60), (0, 2**60, 9)]
 )
-def test_runs_whose_sums_overflow_are_refused(run: tuple[int, int, int]) -> None:
+def test_extents_whose_sums_overflow_are_refused(extent: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"too large|more than"):
-        PartitionRuns(0, [run])
+        PartitionExtents(0, [extent])
 
 
 @given(st.data())
@@ -223,9 +228,9 @@ def test_a_schema_that_no_loader_writes_is_refused() -> None:
         pa.dense_union([pa.field("a", pa.int64())]),
     ]
     for kind in kinds:
-        header, runs = header_and_runs()
+        header, extents = header_and_extents()
         header["schema_ipc"] = encode_schema(pa.schema([("x", kind)]))
-        assert decoded_or_refused(document_of(json.dumps(header).encode(), runs)) is None
+        assert decoded_or_refused(document_of(json.dumps(header).encode(), extents)) is None
     twice = pa.schema([("x", pa.int64()), ("x", pa.int64())])
     with pytest.raises(CorruptManifestError, match="same name"):
         _ = make_manifest(make_batch(0), [], schema_ipc=encode_schema(twice)).arrow_schema
@@ -237,9 +242,9 @@ def test_a_manifest_with_a_damaged_schema_is_sound_or_refused(data: st.DataObjec
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(schema) - 1))
         schema[at : at + 1] = data.draw(st.sampled_from([b"\xff", b"\x00", b"\x7f", b"\x80", b""]))
-    header, runs = header_and_runs()
+    header, extents = header_and_extents()
     header["schema_ipc"] = base64.b64encode(schema).decode()
-    decoded_or_refused(document_of(json.dumps(header).encode(), runs))
+    decoded_or_refused(document_of(json.dumps(header).encode(), extents))
 
 
 def test_a_topic_of_evenload_or_kafka_itself_is_no_datasets_topic() -> None:
@@ -329,7 +334,9 @@ def test_a_manifest_is_got_without_decoding_those_of_others() -> None:
 def test_the_progress_of_a_load_is_never_taken_without_a_record_that_cant_be_read() -> None:
     """Were the newest one passed over, its samples would be written a second time."""
     begin = make_progress()
-    key, value = make_progress(sequence=1, num_samples=1, num_records=1, runs={0: [Run(0, 1, 1)]}).to_record()
+    key, value = make_progress(
+        sequence=1, num_samples=1, num_records=1, extents={0: [Extent(0, 1, 1)]}
+    ).to_record()
     progress = ProgressContents(dict([begin.to_record(), (key, value[:-1])]))
     with pytest.raises(CorruptProgressError, match="record 1"):
         progress.state(("flowers", 1))
