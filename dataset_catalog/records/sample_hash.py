@@ -4,8 +4,8 @@ A hash depends on a row's column names, in order, and values, and on nothing els
 packed into records, sliced, chunked, or what lies under a null. So the sum taken from the source
 while loading equals the sum over decoded records, in any order. The sum is modulo 2^128 (with XOR, a
 sample stored twice more would cancel). Hashes are stored in manifests: changing a constant or a rule here
-makes every older manifest fail its check (golden values: tests/unit/dataset_catalog/records/
-test_encoding_hashes.py).
+makes every older manifest fail its check. Golden values guard against that, in
+tests/unit/dataset_catalog/records/test_encoding_hashes.py.
 
 Rules: fixed-width values up to 8 bytes, by their bits (NaN and -0.0 too), mixed as SplitMix64 does with two
 keys (splitmix64.py); wider ones, strings, binary and lists of fixed-width values by xxh3_128 over their
