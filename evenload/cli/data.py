@@ -1,23 +1,27 @@
-"""`evenload ingest` and `evenload datasets`: put datasets into Kafka, look at them, check them, drop them."""
+"""`evenload ingest` and `evenload datasets`: put datasets into Kafka, look at them, check them, drop them.
+
+What reads and writes datasets loads Arrow, so it is imported by the commands.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evenload.cli.cluster import brokers_document, show_brokers
 from evenload.cli.edge import cluster_options
 from evenload.cli.output import Output
-from evenload.dataset_catalog.catalog import Catalog, DamagedRecords
 from evenload.dataset_catalog.errors import CorruptManifestError
-from evenload.dataset_catalog.manifest import DatasetManifest
-from evenload.dataset_catalog.verify import verify as verify_dataset
 from evenload.kafka_connection import Connection, KafkaConnectionError
 from evenload.sizes import bytes_text
 from evenload.telemetry_collector.collector import sample_once
 from evenload.telemetry_collector.errors import CollectorError
+
+if TYPE_CHECKING:
+    from evenload.dataset_catalog.catalog import Catalog, DamagedRecords
+    from evenload.dataset_catalog.manifest import DatasetManifest
 
 
 @click.command()
@@ -112,7 +116,7 @@ def datasets(context: click.Context, *, connection: Connection | None, output: O
     """List the datasets, unfinished loads and damaged records among them; show, verify or drop one."""
     if connection is None or context.invoked_subcommand is not None:
         return
-    catalog = Catalog(connection)
+    catalog = _catalog(connection)
     # Mapped, so that no manifest, which can have a million runs, is held while the next one is decoded.
     complete = list(filter(None, map(_document_if_whole, catalog.each())))
     unfinished, damaged = catalog.unfinished(), catalog.damaged()
@@ -160,7 +164,7 @@ def datasets(context: click.Context, *, connection: Connection | None, output: O
 @cluster_options
 def show(*, name: str, connection: Connection, output: Output) -> None:
     """Show the manifest of NAME, or of NAME@VERSION."""
-    manifest = Catalog(connection).get(name)
+    manifest = _catalog(connection).get(name)
     document = manifest_document(manifest)
     output.document(document)
     output.table(
@@ -185,7 +189,9 @@ def show(*, name: str, connection: Connection, output: Output) -> None:
 @cluster_options
 def verify(*, name: str, connection: Connection, output: Output) -> None:
     """Read all of NAME and count missing, repeated, corrupt and extra samples; exit 1 if there are any."""
-    manifest = Catalog(connection).get(name)
+    from evenload.dataset_catalog.verify import verify as verify_dataset
+
+    manifest = _catalog(connection).get(name)
     with output.progress(f"verifying {manifest.id}", "samples") as bar:
         task = bar.add_task(name, total=manifest.num_samples, detail="")
         report = verify_dataset(
@@ -222,9 +228,9 @@ def drop(*, name: str | None, damaged: bool, yes: bool, connection: Connection, 
     if damaged == (name is not None):
         raise click.UsageError("give either NAME or --damaged")
     if name is None:
-        _drop_damaged(Catalog(connection), output, yes=yes)
+        _drop_damaged(_catalog(connection), output, yes=yes)
         return
-    dropped = list(Catalog(connection).drop(name))
+    dropped = list(_catalog(connection).drop(name))
     output.document({"dropped": dropped})
     output.line(f"dropped {', '.join(dropped)}")
 
@@ -253,8 +259,14 @@ def _drop_damaged(catalog: Catalog, output: Output, *, yes: bool) -> None:
         output.line("nothing is damaged")
 
 
+def _catalog(connection: Connection) -> Catalog:
+    from evenload.dataset_catalog.catalog import Catalog
+
+    return Catalog(connection)
+
+
 def _document_if_whole(found: DatasetManifest | CorruptManifestError) -> dict[str, Any] | None:
-    return manifest_document(found) if isinstance(found, DatasetManifest) else None
+    return None if isinstance(found, CorruptManifestError) else manifest_document(found)
 
 
 def _damaged_document(damaged: DamagedRecords) -> dict[str, Any]:

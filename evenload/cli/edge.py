@@ -48,7 +48,22 @@ class SentenceGroup(click.Group):
     """A group whose commands fail with one clear sentence on stderr instead of a traceback.
 
     EVENLOAD_DEBUG=1 shows the traceback as well.
+
+    Attributes:
+        extra_by_command: What to install for a command, where one of its packages isn't.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.extra_by_command: dict[str | None, str] = {}
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if missing := missing_extra(error, self.extra_by_command.get(ctx.invoked_subcommand)):
+                raise click.ClickException(missing) from error
+            raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False
@@ -75,8 +90,6 @@ class SentenceGroup(click.Group):
 def sentence(error: BaseException) -> str:
     """What happened, in one line. Errors of ours and of the operating system speak for themselves; others
     are named, because their text alone (KeyError: 'label') would tell nobody anything."""
-    if missing := missing_extra(error):
-        return missing
     # An error may quote what stands in a topic.
     text = printable(" ".join(str(error).split()), max_chars=_SENTENCE_MAX)
     if _is_ours(error) or isinstance(error, OSError | ValueError | click.ClickException):

@@ -15,7 +15,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.recipes.errors import UnknownRecipeError
@@ -24,8 +24,10 @@ from evenload.ray_trainer.recipes.options import (
     RecipeOptions,
     TextClassificationOptions,
 )
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
+
+if TYPE_CHECKING:  # which loads Arrow; a command line that lists recipes has no use for it
+    from evenload.ray_trainer.training.storage import RunStorage
 
 __all__ = ["RECIPES", "Recipe", "RecipeModule", "find_recipe"]
 
