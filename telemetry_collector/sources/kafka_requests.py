@@ -28,12 +28,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.future import Future as KafkaFuture
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import DescribeConfigsRequest
 
 from evenload.kafka_connection import Connection, NoCredentialsError
 from evenload.kafka_connection.direct_socket import DIRECT_URL
@@ -45,7 +47,7 @@ from evenload.telemetry_collector.errors import (
     SourceError,
 )
 
-__all__ = ["KafkaRequests"]
+__all__ = ["KafkaRequests", "settings_request"]
 
 # kafka-python logs each failed connection as an error; here that is an expected outcome, counted and shown.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
@@ -174,6 +176,19 @@ class KafkaRequests:
         manager._auth_failures.pop(node, None)
         connection = manager.get_connection(node, timeout_ms=timeout_ms, refresh_metadata_on_err=False)
         return connection.send_request(request, request_timeout_ms=timeout_ms)
+
+
+def settings_request(resource_type: int, names: Iterable[str], keys: Sequence[str]) -> DescribeConfigsRequest:
+    """Asks for settings of topics, or of the broker that is asked; for `KafkaRequests.ask`."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    return DescribeConfigsRequest(
+        resources=[
+            resource(resource_type=resource_type, resource_name=name, configuration_keys=list(keys))
+            for name in names
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )
 
 
 def _end(net: Any) -> None:

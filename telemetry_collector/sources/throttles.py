@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.protocol.admin import DescribeConfigsRequest, ListPartitionReassignmentsRequest
+from kafka.protocol.admin import ListPartitionReassignmentsRequest
 
 from evenload.telemetry_collector.errors import BadAnswerError, CollectorClosedError, SourceError
 from evenload.telemetry_collector.snapshot import PartitionSnapshot, ReplicationThrottles
-from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests, settings_request
 from evenload.telemetry_collector.sources.observation import HeardThrottles
 from evenload.telemetry_collector.sources.source import Question
 
@@ -154,15 +154,7 @@ class ThrottlesSource:
         self, asked: int, resource_type: int, names: Collection[str], keys: Sequence[str], timeout_s: float
     ) -> list[Any] | SourceError:
         """What a broker says of these, or why it doesn't."""
-        resource = DescribeConfigsRequest.DescribeConfigsResource
-        request = DescribeConfigsRequest(
-            resources=[
-                resource(resource_type=resource_type, resource_name=name, configuration_keys=list(keys))
-                for name in names
-            ],
-            include_synonyms=False,
-            include_documentation=False,
-        )
+        request = settings_request(resource_type, names, keys)
         try:
             return list((await self._requests.ask(asked, request, timeout_s=timeout_s)).results)
         except SourceError as error:

@@ -25,10 +25,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kafka import errors as kafka_errors
-from kafka.protocol.admin import DescribeConfigsRequest
 
 from evenload.telemetry_collector.errors import CollectorClosedError
-from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests, settings_request
 from evenload.telemetry_collector.sources.observation import TopicLimits
 from evenload.telemetry_collector.sources.source import Question
 
@@ -96,16 +95,7 @@ class TopicLimitsSource:
         self._is_closed = True
 
     async def _ask(self, broker_id: int, topics: frozenset[str], timeout_s: float) -> dict[str, _Told]:
-        resource_type = DescribeConfigsRequest.DescribeConfigsResource
-        keys = [_POLICY, _RETENTION, _SEGMENT]
-        request = DescribeConfigsRequest(
-            resources=[
-                resource_type(resource_type=_TOPIC, resource_name=topic, configuration_keys=keys)
-                for topic in sorted(topics)
-            ],
-            include_synonyms=False,
-            include_documentation=False,
-        )
+        request = settings_request(_TOPIC, sorted(topics), [_POLICY, _RETENTION, _SEGMENT])
         response = await self._requests.ask(broker_id, request, timeout_s=timeout_s)
         told = {}
         for result in response.results:
