@@ -17,19 +17,16 @@ Read next: batch.py (what is handed out), step_stream.py, planning/plan.py.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import asdict
-from multiprocessing.context import get_spawning_popen
-from multiprocessing.sharedctypes import RawValue
 from typing import Any, Final, TypeAlias
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.manifest import DatasetManifest
@@ -44,8 +41,9 @@ from evenload.ray_trainer.planning.rule import MAX_WORKERS, PlanRule, choose_rul
 from evenload.ray_trainer.planning.steps import check_rest_of_epoch, check_world_size, num_steps
 from evenload.ray_trainer.reading.batch import Batch
 from evenload.ray_trainer.reading.decoding import BatchDecoder
-from evenload.ray_trainer.reading.errors import LoaderWorkersError, UnknownRankError
-from evenload.ray_trainer.reading.process_rank import ProcessRank, group_rank, process_rank
+from evenload.ray_trainer.reading.errors import UnknownRankError
+from evenload.ray_trainer.reading.loader_workers import LoaderWorkers
+from evenload.ray_trainer.reading.process_rank import ProcessRank, process_rank
 from evenload.ray_trainer.reading.sample_split import SampleSplit, SplitTable
 from evenload.ray_trainer.reading.step_source import (
     FetchedBlocks,
@@ -132,9 +130,7 @@ class DatasetReader(IterableDataset[Batch]):
         )
         if self._given_rank is not None:
             check_rank(*self._given_rank)
-        self._loaders_rank: ProcessRank | None = None
-        self._is_read_by_worker: Any = RawValue(ctypes.c_bool)
-        self._worker_pid: int | None = None  # of the DataLoader's worker that this copy is in, once it reads
+        self._workers = LoaderWorkers()
         self.connection = connection or resolve_connection()
         self.dataset = _checked_manifest(dataset, self.connection)
         self.global_batch_size = global_batch_size
@@ -191,8 +187,7 @@ class DatasetReader(IterableDataset[Batch]):
         Raises:
             LoaderWorkersError: a DataLoader's worker process reads, with a copy of this reader.
         """
-        if self._is_read_by_worker.value and get_worker_info() is None:
-            raise LoaderWorkersError(num_workers=1)
+        self._workers.check_known()
         return Cursor(self._epoch, self._samples_consumed, self.plan_fingerprint)
 
     @property
@@ -217,23 +212,15 @@ class DatasetReader(IterableDataset[Batch]):
             TooManyWorkersError: some rank would get no sample in some step.
             ReadError: samples can't be had; iterating again goes on after the last batch handed out.
         """
-        worker = get_worker_info()
-        if worker is not None and worker.num_workers > 1:
-            raise LoaderWorkersError(num_workers=worker.num_workers)
-        if worker is not None:
-            # Not kept, a worker is started for each epoch, with a copy that begins where the first one began.
-            is_another = self._worker_pid != os.getpid() and self._is_read_by_worker.value
-            # Unshuffled, all epochs are alike, but not what is left of one.
-            is_whole = self._samples_consumed in (0, self.num_samples)
-            if is_another and (self._asked["shuffle"] or not is_whole):
-                raise LoaderWorkersError(num_workers=1, is_started_again=True)
-            self._worker_pid = os.getpid()
+        # Unshuffled, all epochs are alike, but not what is left of one.
+        is_between_epochs = self._samples_consumed in (0, self.num_samples)
+        self._workers.check_may_read(would_repeat=self._asked["shuffle"] or not is_between_epochs)
         self._end_iteration()
         if self._samples_consumed >= self.num_samples:
             self._begin_epoch(self._epoch + 1)
         place = self._resolved_rank()
         self._check_world_size(place.world_size)
-        self._is_read_by_worker.value = worker is not None
+        self._workers.begun()
         iteration = self._batches(place)
         self._iteration = weakref.ref(iteration)
         return iteration
@@ -288,7 +275,7 @@ class DatasetReader(IterableDataset[Batch]):
         cursor.check(self.plan_fingerprint, facts_then=state.get("plan"), facts_now=self._facts)
         batch_size = int(state["global_batch_size"])
         self._end_iteration()
-        self._is_read_by_worker.value = False
+        self._workers.forget()
         if cursor.samples_consumed >= self.num_samples:
             self._begin_epoch(cursor.epoch + 1)
             return
@@ -326,11 +313,7 @@ class DatasetReader(IterableDataset[Batch]):
         self.plan_fingerprint = plan_fingerprint(self._facts)
 
     def _resolved_rank(self) -> ProcessRank:
-        if self._given_rank is not None:
-            return self._given_rank
-        if self._loaders_rank is not None and get_worker_info() is not None and group_rank() is None:
-            return self._loaders_rank
-        return process_rank()
+        return self._given_rank or self._workers.starters_rank() or process_rank()
 
     def _check_world_size_early(self) -> None:
         """Refuse too many workers before anything is read, where it is known already how many there are."""
@@ -443,18 +426,8 @@ class DatasetReader(IterableDataset[Batch]):
         self._num_wire_bytes += fetcher.num_wire_bytes
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process (a DataLoader's worker): everything but what is open.
-
-        A worker that was not forked knows nothing of the process group, so it is told the rank; it must not
-        be told one that there is no group for, as who starts ranks this way has none yet.
-        """
-        state = {**self.__dict__, "_iteration": None, "_loaders_rank": group_rank()}
-        if get_spawning_popen() is None:  # only what a process is started with can share memory with it
-            del state["_is_read_by_worker"]
-        return state
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update({"_is_read_by_worker": RawValue(ctypes.c_bool), **state})
+        """For another process (a DataLoader's worker), or a copy: everything but what is open."""
+        return {**self.__dict__, "_iteration": None, "_workers": copy(self._workers)}
 
 
 class _Opened:
