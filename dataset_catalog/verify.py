@@ -41,6 +41,7 @@ def verify(
     with TopicAdmin(connection, timeout_s=timeout_s) as admin:
         partitions = check_topic(admin, manifest)
         starts = admin.offsets(manifest.topic, partitions, "log start")
+        # What an open transaction hides isn't committed, so it is no part of the dataset, and not waited for.
         stops = admin.offsets(manifest.topic, partitions, "last stable")
     ranges = {partition: OffsetRange(starts[partition], stops[partition]) for partition in partitions}
     verification, num_read = Verification(manifest), 0

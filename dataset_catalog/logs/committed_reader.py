@@ -214,6 +214,8 @@ class _Log:
             self.close()
             self._writer = None  # and the leaders are asked for again
             raise _NotNowError(str(error)) from error
+        # An open transaction holds the last stable offset back. What lies beyond is there, but nobody knows
+        # yet whether it counts; so an empty answer is the end only where all that was asked for lies before.
         end = answer.last_stable_offset if self._committed_only else answer.high_watermark
         if batches and batches[-1].next_offset > wanted.start:
             return answer, batches
@@ -287,6 +289,8 @@ def _not_aborted(batches: Sequence[RecordBatch], aborted: Sequence[tuple[int, in
     Args:
         aborted: First offset and producer of each, by first offset.
     """
+    # A broker sends aborted records too, and says where each aborted transaction begins. From there on its
+    # producer's batches don't count, up to that producer's marker; what follows is its next transaction.
     to_come, aborting = deque(aborted), set[int]()
     for batch in batches:
         while to_come and to_come[0][0] < batch.next_offset:

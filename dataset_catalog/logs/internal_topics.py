@@ -82,6 +82,8 @@ def latest_records(
         if admin.describe(topic) is None:
             return latest
         start = admin.offsets(topic, [PARTITION], "log start")[PARTITION]
+        # Not the log's end: what lies beyond a dead loader's open transaction can't be read before brokers
+        # end that, and whoever asks would wait as long.
         stop = admin.offsets(topic, [PARTITION], "last stable")[PARTITION]
     ranges = {PARTITION: OffsetRange(start, stop if stop_offset is None else min(stop, stop_offset))}
     for record in read_committed(connection, topic, ranges, timeout_s=timeout_s):
@@ -142,6 +144,8 @@ def wait_for_stable_end(connection: Connection, topic: str, *, timeout_s: float,
     with TopicAdmin(connection, timeout_s=timeout_s) as admin:
         if admin.describe(topic) is None:
             return 0
+        # A loader that goes on after another waits here until its predecessor's last transaction has ended.
+        # If it read the progress before, a commit under way would be missing, and its samples written twice.
         end = admin.offsets(topic, [PARTITION], "log end")[PARTITION]
         while (stable := admin.offsets(topic, [PARTITION], "last stable")[PARTITION]) < end:
             waited_s = time.monotonic() - begun_s

@@ -49,6 +49,8 @@ def gather_parts(
         yield from (np.empty((size, width), dtype=np.uint8) for size in sizes)
         return
     low, high = int(addresses.min()), int(addresses.max())
+    # Between the rows' buffers lies memory of others, or none at all. So this array may only be indexed with
+    # the addresses asked for: summing, printing or copying it whole would read there, and end the process.
     windows: npt.NDArray[np.uint8] = np.asarray(_Windows(low, high - low + 1, width))
     window = addresses - low
     start = 0

@@ -116,6 +116,8 @@ class StepStream:
             part = slice(start, start + size)
             yield DecodedStep(step, located.index[part], located.number[part], columns)
             start += size
+        # Only now: a part's rows are copied when the part is asked for. Had its block been let go of before,
+        # another block's rows could lie there by then.
         self._source.release(share)
 
     def _num_samples(self, step: Step) -> int:

@@ -9,7 +9,7 @@ Read next: session.py.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 from evenload.ray_trainer.training.peers import Peers, PendingSum
 
@@ -40,16 +40,8 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Wishes):
     """What all ranks do, because at least one wished it; and the loss, added up."""
-
-    checkpoint: bool = False
-    stop: bool = False
-    preempted: bool = False
-    poll: bool = False
-    report: bool = False
-    failed: bool = False
-    mean_loss: float | None = None
 
 
 class Agreement:
@@ -69,20 +61,18 @@ class Agreement:
         """What was wished at the step before. Nothing at the first."""
         if self._pending is None:
             return Decision()
-        checkpoint, stop, preempted, poll, report, failed, mean_loss = self._pending.wait()
+        *num_wishing, mean_loss = self._pending.wait()
         self._pending = None
-        return Decision(
-            checkpoint=checkpoint > 0,
-            stop=stop > 0,
-            preempted=preempted > 0,
-            poll=poll > 0,
-            report=report > 0,
-            failed=failed > 0,
-            mean_loss=mean_loss if self._has_loss else None,
-        )
+        decision = Decision(*(number > 0 for number in num_wishing))
+        return replace(decision, mean_loss=mean_loss) if self._has_loss else decision
 
     def wish(self, wishes: Wishes) -> None:
-        """Tell the others; every rank at every step."""
+        """Tell the others; every rank at every step.
+
+        A sum doesn't say which step it is of: the n-th call of a rank meets the n-th call of the others. A
+        rank that left out a step, as it has nothing to wish, would from then on act a step later than its
+        peers, and its books of a checkpoint would end with another step than theirs.
+        """
         assert self._pending is None, "decide() comes before wish()"
         self._has_loss = wishes.mean_loss is not None
         self._pending = self._peers.start_sum([float(wish or 0.0) for wish in astuple(wishes)])

@@ -105,6 +105,8 @@ def claim_run(storage: RunStorage) -> DriverClaim:
     number = _first_free(storage)
     for _ in range(_CLAIMS_MAX):
         mine = DriverClaim(number, token)
+        # Written before the others' claims are read. Were they read first, two drivers that start together
+        # could both see nobody, and both go on.
         storage.write(mine.name, _content())
         there = _read_claims(storage)
         _require_greatest_driver(storage, mine, there)
@@ -212,6 +214,8 @@ def _require_greatest_driver(storage: RunStorage, mine: DriverClaim, there: _Cla
 
 
 def _require_greatest(storage: RunStorage, mine: AttemptClaim, there: _Claims) -> None:
+    # Drivers first. A driver that slept through its successor's start may start its workers again: their
+    # attempt is the newest there is, and by its number alone it would stop the successor's.
     _require_greatest_driver(storage, mine.driver, there)
     family = [claim for claim in there.attempts if claim.driver.token == mine.driver.token]
     greatest = max(family, default=mine)

@@ -145,6 +145,7 @@ class RunningAttempt:
                 patience.
         """
         try:
+            # Of the last step. The answer is of no use, but a sum under way would keep the group from ending.
             self._agreement.decide()
             if self.step > self._taken_step:
                 self._take_checkpoint()
@@ -160,6 +161,8 @@ class RunningAttempt:
         """End the threads, and the groups of ranks where nothing waits in them any more."""
         if self._fence is not None:
             self._fence.close()
+        # After an error a peer may never make the call that this rank waits in, and ending a group waits for
+        # it, up to half an hour. Then the group is left to the end of the process.
         if self._writer.close() and not self._agreement.is_pending:
             self._place.peers.close()
         if self._group is not None:
@@ -278,6 +281,7 @@ class RunningAttempt:
                 self._link.tell(self._saved)
             if self._group is not None:
                 self._group.submit(outcome.group_offset)
+            # Only now: joining files takes time, and nothing should keep a checkpoint from counting.
             self._books.files.join()
         elif self._rank == 0:
             self._link.tell(Note(f"checkpoint of step {index.step} was not written: {outcome.reason}"))

@@ -104,6 +104,7 @@ class _DeferredSum:
         self._event: Any = None
         self._total = total
         if total.is_cuda:
+            # Copied while the device works on: until the event has passed, what lies there is no loss.
             self._total = torch.empty((), dtype=total.dtype, pin_memory=True)
             self._total.copy_(total, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
