@@ -20,6 +20,7 @@ from evenload.cli.output import Output
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_connection.environment import evenload_home
 from evenload.ray_trainer.recipes import RECIPES, Recipe
+from evenload.ray_trainer.training.events import LOADING
 from evenload.ray_trainer.training.train_config import TrainConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,9 +77,10 @@ def _add_recipe(recipe: Recipe) -> None:
     @_flags(recipe)
     @cluster_options
     def run_here(*, connection: Connection, output: Output, **flags: Any) -> None:
+        config = _config(recipe, flags, connection)
+        output.note(str(LOADING))
         from evenload.ray_trainer.training.on_ray.trainer import train as run_recipe
 
-        config = _config(recipe, flags, connection)
         _show_result(run_recipe(recipe.name, config, on_event=lambda event: output.note(str(event))), output)
 
     @submit.command(recipe.name, help=_help(recipe) + "\n\nEVENLOAD_HOME must mean the same folder there.")
@@ -97,6 +99,8 @@ def _add_recipe(recipe: Recipe) -> None:
         )
         output.document(submitted.to_dict())
         output.line(f"job {submitted.job_id}: {submitted.status}")
+        for note in (submitted.result or {}).get("notes", []):
+            output.line(note)
         if submitted.exit_code:
             raise click.exceptions.Exit(submitted.exit_code)
 
@@ -115,6 +119,8 @@ def _show_result(result: Any, output: Output) -> None:
     for name, value in result.metrics.items():
         output.line(f"{name.replace('_', ' ')}: {_number(value)}")
     output.line(f"model: {result.model_path}")
+    for note in result.notes:
+        output.line(note)
 
 
 def _number(value: float | None) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 __all__ = [
+    "LOADING",
     "AttemptStarted",
     "CheckpointSaved",
     "Evaluated",
@@ -20,6 +21,7 @@ __all__ = [
     "Stopping",
     "WorkerIdentity",
     "WorkersLost",
+    "counted",
 ]
 
 
@@ -160,6 +162,14 @@ class Note:
         return self.text
 
 
+# Said before torch and Ray are imported, which takes ten seconds on a small machine.
+LOADING: Final = Note("loading PyTorch and Ray")
+
 Event: TypeAlias = (
     AttemptStarted | StepDone | CheckpointSaved | WorkersLost | Recovered | Evaluated | Stopping | Note
 )
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

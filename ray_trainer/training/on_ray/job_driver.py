@@ -12,6 +12,8 @@ import os
 import sys
 from typing import Any, Final
 
+from evenload.ray_trainer.training.events import LOADING
+
 __all__ = ["JOB_VARIABLE", "RESULT_PREFIX", "main"]
 
 JOB_VARIABLE: Final = "EVENLOAD_JOB"
@@ -21,6 +23,7 @@ _PROGRESS_S: Final = 5.0
 
 def main() -> int:
     """0 done, 1 failed with one sentence, 130 stopped."""
+    print(LOADING, flush=True)
     # Imported here: the submitter needs the names above, and neither torch nor Ray Train.
     from evenload.kafka_connection.connection import Connection
     from evenload.ray_trainer.training.on_ray.trainer import train

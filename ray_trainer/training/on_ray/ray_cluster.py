@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +24,7 @@ import ray
 import ray._private.worker as ray_worker
 import stamina
 
+from evenload.ray_trainer.training.events import Note
 from evenload.ray_trainer.training.on_ray.errors import RayUnavailableError, WorkersUnavailableError
 from evenload.ray_trainer.training.train_config import TrainConfig
 
@@ -64,8 +65,11 @@ class ClusterFacts:
 
 
 @contextmanager
-def joined_cluster(config: TrainConfig) -> Iterator[ClusterFacts]:
+def joined_cluster(config: TrainConfig, tell: Callable[[Note], None]) -> Iterator[ClusterFacts]:
     """Join the cluster that is meant, or start one; leave it, or end it, after the block.
+
+    Args:
+        tell: Gets a sentence before whatever takes seconds.
 
     Raises:
         WorkersUnavailableError: The workers will never fit on it.
@@ -77,7 +81,7 @@ def joined_cluster(config: TrainConfig) -> Iterator[ClusterFacts]:
         if ray.is_initialized():
             yield _facts(config, is_own=False)
             return
-        servers = _join(config, address)
+        servers = _join(config, address, tell)
         try:
             yield _facts(config, is_own=address is None)
         finally:
@@ -86,7 +90,7 @@ def joined_cluster(config: TrainConfig) -> Iterator[ClusterFacts]:
             _end(started)
 
 
-def _join(config: TrainConfig, address: str | None) -> list[psutil.Process]:
+def _join(config: TrainConfig, address: str | None, tell: Callable[[Note], None]) -> list[psutil.Process]:
     """Join or start a cluster.
 
     Returns:
@@ -94,10 +98,14 @@ def _join(config: TrainConfig, address: str | None) -> list[psutil.Process]:
         of Ray's and live on.
     """
     if address:
+        tell(Note(f"joining the Ray cluster at {address}"))
         return _init(config, address)
+    tell(Note("starting Ray on this machine"))
     # Ray gives its servers 30 s to start, which a machine with other work to do may need more than.
     start = stamina.retry_context(on=RayUnavailableError, attempts=_START_TRIES, timeout=None)
     for attempt in start:
+        if attempt.num > 1:
+            tell(Note(f"Ray did not start in time; starting it again (try {attempt.num} of {_START_TRIES})"))
         with attempt:
             return _init(config, None)
     raise AssertionError("the last attempt returns or raises")

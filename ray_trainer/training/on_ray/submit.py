@@ -123,7 +123,7 @@ def submit(
         environment["working_dir"] = str(working_dir)
     with _translated(address):
         client.submit_job(entrypoint=_entrypoint(), submission_id=job_id, runtime_env=environment)
-    tell(f"job {job_id} submitted")
+    tell(f"job {job_id} submitted, waiting for it to begin")
     try:
         return _follow(client, job_id, run, tell)
     except (RuntimeError, ConnectionError, RequestException) as error:

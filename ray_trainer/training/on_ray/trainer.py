@@ -43,7 +43,7 @@ from evenload.ray_trainer.training.books.loss_curve import (
 )
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.errors import InvalidCheckpointError, RunMismatchError
-from evenload.ray_trainer.training.events import Event, Note, StepDone, Stopping
+from evenload.ray_trainer.training.events import Event, Note, StepDone, Stopping, counted
 from evenload.ray_trainer.training.fence import DriverClaim, FenceWatch, claim_run, require_newest
 from evenload.ray_trainer.training.on_ray.board_line import BoardLine
 from evenload.ray_trainer.training.on_ray.errors import TrainingFailedError
@@ -58,7 +58,7 @@ from evenload.ray_trainer.training.run_record import (
 )
 from evenload.ray_trainer.training.stop_signal import stop_on_signal
 from evenload.ray_trainer.training.storage import RunStorage
-from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
+from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult, few_steps_note
 
 __all__ = ["TrainConfig", "TrainResult", "train"]
 
@@ -102,6 +102,7 @@ def train(
     )
     if isinstance(recipe, str):
         connection = connection or resolve_connection()
+        on_event(Note(f"checking dataset {config.dataset!r} and the options"))
         config = find_recipe(recipe).load().check(config, connection, storage)
     storage.require_writable()
     finished = None if config.begin_anew else _counted_finish(storage)
@@ -139,12 +140,13 @@ class _Driver:
         self._told_at_s = float("-inf")
 
     def run(self) -> TrainResult:
-        with joined_cluster(self._config) as cluster:
+        with joined_cluster(self._config, self._on_event) as cluster:
             # A driver that gets no cluster must not stop the one that has the run: so only now.
             claim = claim_run(self._storage)
             fence = FenceWatch(lambda: require_newest(self._storage, claim))
             with closing(fence):
                 line = BoardLine(fruitless_max=_FRUITLESS_MAX, tell=self._on_event)
+                self._on_event(Note(f"waiting for {counted(self._config.workers, 'worker')}"))
                 outcome = self._watch(line, self._trainer(line.board, cluster, claim), fence)
                 restarts = line.num_restarts(has_failed=False)
         return self._result(outcome, restarts)
@@ -262,6 +264,7 @@ class _Driver:
             ),
             loss_path=storage.place(CURVE_NAME) if curve else None,
             is_stopped=outcome["is_stopped"],
+            notes=self._notes(outcome),
         )
         if not result.is_stopped:
             finished = FinishedRecord(
@@ -273,6 +276,14 @@ class _Driver:
             )
             write_finished(storage, finished)
         return result
+
+    def _notes(self, outcome: Mapping[str, Any]) -> list[str]:
+        """For recipes only: a loop of one's own may learn in one step."""
+        record = find_run(self._storage)
+        if outcome["is_stopped"] or record is None or not isinstance(self._recipe, str):
+            return []
+        note = few_steps_note(outcome["steps"], record.num_samples, self._config)
+        return [] if note is None else [note]
 
     def _write_curve(self) -> list[LossPoint]:
         record = find_run(self._storage)

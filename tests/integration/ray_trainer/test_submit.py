@@ -18,6 +18,7 @@ from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.ray_trainer.recipes.errors import UnknownRecipeError
 from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.events import LOADING
 from evenload.ray_trainer.training.on_ray.errors import JobError
 from evenload.ray_trainer.training.on_ray.submit import submit
 from evenload.ray_trainer.training.train_config import TrainConfig
@@ -119,6 +120,12 @@ def test_a_job_that_fails_says_so_in_one_sentence_and_with_its_exit_code(
     assert (job.status, job.exit_code, job.result) == ("FAILED", 1, None)
     assert any(line.startswith("no dataset is named 'nowhere'") for line in lines), lines
     assert not any("Traceback" in line for line in lines)
+    # What takes seconds is said before it.
+    assert lines[0].endswith("submitted, waiting for it to begin")
+    assert [line for line in lines if line.startswith(("loading", "checking"))] == [
+        str(LOADING),
+        "checking dataset 'nowhere' and the options",
+    ]
     assert list(tmp_path.iterdir()) == []
 
 

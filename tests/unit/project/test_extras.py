@@ -153,8 +153,8 @@ def test_a_command_without_a_package_says_which_extra_it_comes_with(
     program = f"from evenload.__main__ import main; sys.argv[1:] = {command.split()!r}; main()"
     done = run(program, missing={missing}, EVENLOAD_BOOTSTRAP_SERVERS="127.0.0.1:9")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"evenload: this needs the package {missing}; install it with `pip install 'evenload[{extra}]'`\n"
+    assert done.stderr.splitlines()[-1] == (
+        f"evenload: this needs the package {missing}; install it with `pip install 'evenload[{extra}]'`"
     )
 
 

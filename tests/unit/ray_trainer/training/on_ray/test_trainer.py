@@ -11,7 +11,14 @@ import pytest
 
 from evenload.ray_trainer.training.errors import RunMismatchError
 from evenload.ray_trainer.training.on_ray.trainer import _Driver, _loop_name, train
-from evenload.ray_trainer.training.run_record import FinishedRecord, create_run, new_run, write_finished
+from evenload.ray_trainer.training.on_ray.worker import Loop
+from evenload.ray_trainer.training.run_record import (
+    FinishedRecord,
+    create_run,
+    new_run,
+    read_finished,
+    write_finished,
+)
 from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
 
@@ -85,6 +92,26 @@ def test_a_run_that_was_stopped_does_not_name_the_model_of_an_earlier_finish(tmp
 
     assert driver._result({**outcome, "is_stopped": True}, 0).model_path is None
     assert driver._result({**outcome, "is_stopped": False}, 0).model_path == storage.place("model")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "is_stopped", "is_told"),
+    [("text-classification", False, True), ("text-classification", True, False), (loop, False, False)],
+)
+def test_a_recipe_that_ended_too_soon_is_told_of_and_asked_again_tells_it_again(
+    tmp_path: Path, recipe: str | Loop, is_stopped: bool, is_told: bool
+) -> None:
+    finish(tmp_path)
+    storage = RunStorage(tmp_path, "mine")
+    config = TrainConfig(dataset="digits", epochs=2, run="mine", storage=str(tmp_path))
+    driver = _Driver(recipe, config, None, storage, print, 2.0)
+    outcome = {"steps": 1, "epochs": 1, "attempt": 1, "samples_per_s": 1.0, "metrics": {}}
+
+    notes = driver._result({**outcome, "is_stopped": is_stopped}, 0).notes
+    assert [note.partition(",")[0] for note in notes] == ["after 1 step"] * is_told
+    finished = read_finished(storage)
+    assert finished is not None
+    assert finished.result.get("notes", []) == notes
 
 
 def test_a_loop_without_a_name_still_names_its_run() -> None:
