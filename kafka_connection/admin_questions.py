@@ -12,8 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import kafka
-from kafka.admin import ConfigResource
+from kafka.admin import ConfigResourceType
 from kafka.errors import KafkaError, UnknownBrokerIdError
+
+from evenload.kafka_connection.kafka_python_internals import (
+    brokers_in_metadata,
+    forget_controller,
+    send_request,
+    settings_request,
+)
 
 __all__ = [
     "ask_again",
@@ -22,7 +29,6 @@ __all__ = [
     "describe_settings",
     "may_pass",
     "reason_of",
-    "send_request",
 ]
 
 T = TypeVar("T")
@@ -73,20 +79,10 @@ def ask_again(
         try:
             return question()
         except KafkaError as error:
-            # It goes on asking the broker that it once took for the controller, also when that is dead.
-            admin._controller_id = None
+            forget_controller(admin)
             if not is_passing(error) or time.monotonic() > deadline_s:
                 raise
         time.sleep(_POLL_S)
-
-
-def send_request(admin: kafka.KafkaAdminClient, request: Any, broker_id: int | None = None) -> Any:
-    """The answer to one of kafka-python's requests, of a broker or of any."""
-
-    async def send() -> Any:
-        return await admin._manager.send(request, node_id=broker_id)
-
-    return admin._manager.run(send)
 
 
 def describe_brokers(admin: kafka.KafkaAdminClient) -> list[dict[str, Any]]:
@@ -96,21 +92,21 @@ def describe_brokers(admin: kafka.KafkaAdminClient) -> list[dict[str, Any]]:
         return brokers
     except KeyError:
         # It takes a field for given that Kafka has had since 3.7.
-        metadata = admin._manager.run(admin._get_cluster_metadata, [])
-        return [{**broker, "broker_id": broker["node_id"]} for broker in metadata["brokers"]]
+        return [{**broker, "broker_id": broker["node_id"]} for broker in brokers_in_metadata(admin)]
 
 
 def describe_settings(
-    admin: kafka.KafkaAdminClient, resources: Sequence[ConfigResource], broker_id: int | None = None
+    admin: kafka.KafkaAdminClient, kind: ConfigResourceType, names: Sequence[str], keys: Sequence[str]
 ) -> list[Any]:
-    """What these are set to, inherited or not: for each its `configs`, or its `error_code`.
+    """What topics, or one broker, have set, inherited or not: for each its `configs`, or its `error_code`.
 
     Args:
         admin: Who is asked.
-        resources: Topics, or one broker.
-        broker_id: Of that broker, which alone knows its settings.
+        kind: TOPIC or BROKER.
+        names: Of the topics; a broker's id, which alone knows its settings.
+        keys: Of the settings.
     """
     # kafka-python's own `describe_configs` takes a refusal for an empty answer.
-    request = admin._describe_configs_request(list(resources))
-    results: list[Any] = send_request(admin, request, broker_id).results
+    broker_id = int(names[0]) if kind is ConfigResourceType.BROKER else None
+    results: list[Any] = send_request(admin, settings_request(kind, names, keys), broker_id).results
     return results

@@ -26,12 +26,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kafka.errors import KafkaError, for_code
-from kafka.net.sasl import get_sasl_mechanism
-from kafka.protocol.metadata import ApiVersionsRequest
-from kafka.protocol.parser import KafkaProtocol
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from evenload.kafka_connection.fetch_messages import FETCH_API_KEY, FETCH_VERSION
+from evenload.kafka_connection.kafka_python_internals import (
+    ApiVersionsRequest,
+    MessageStream,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    sasl_mechanism,
+)
 
 CLIENT_ID: Final = "evenload-reader"
 _FRAME_BYTES_MAX: Final = 256 << 20  # more isn't Kafka talking: a TLS alert read as a length is 336 MiB
@@ -61,7 +64,7 @@ class BrokerConnection:
         self._port = port
         self._config = config
         self._timeout_s = timeout_s
-        self._protocol = KafkaProtocol(client_id=CLIENT_ID, receive_message_max_bytes=_FRAME_BYTES_MAX)
+        self._protocol = MessageStream(client_id=CLIENT_ID, receive_message_max_bytes=_FRAME_BYTES_MAX)
         self._length = memoryview(bytearray(_LENGTH.size))
         self._next_size: int | None = None  # of the next answer, where it is received already
         self._expires_at_s = float("inf")
@@ -126,7 +129,7 @@ class BrokerConnection:
             )
 
     def _authenticate(self) -> None:
-        mechanism = get_sasl_mechanism(self._config["sasl_mechanism"])(host=self._host, **self._config)
+        mechanism = sasl_mechanism(self._host, self._config)
         handshake = self._request(SaslHandshakeRequest(version=1, mechanism=self._config["sasl_mechanism"]))
         if handshake.error_code:
             raise BrokerRefusedError(

@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections import Counter
 from typing import Any
 
 import kafka
 from confluent_kafka import Consumer, Producer
-from kafka.errors import KafkaError, KafkaTimeoutError, NodeNotReadyError
-from kafka.net.compat import KafkaNetClient
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from evenload.kafka_connection.connection import Connection
-from evenload.kafka_connection.direct_socket import DIRECT_URL
 from evenload.kafka_connection.errors import BrokersUnreachableError, NoCredentialsError
+from evenload.kafka_connection.kafka_python_internals import make_admin_client
 from evenload.kafka_connection.oauth import Tokens
 
 _librdkafka_log = logging.getLogger("evenload.kafka_connection.librdkafka")
@@ -33,30 +29,6 @@ for _logger in (_librdkafka_log, logging.getLogger("kafka")):
     _logger.addHandler(logging.NullHandler())
 
 _PROBE_TIMEOUT_S = 0.3
-_TURN_MIN_MS = 1000.0
-
-
-class _ServersInTurn(KafkaConnectionManager):  # type: ignore[misc]
-    """Asks the configured servers in turn, each for its share of the time.
-
-    kafka-python 3.0.12 picks one by chance and gives it all the time that is left, so a server that
-    accepts connections and hangs would stand in for those that answer.
-    """
-
-    def __init__(self, net: NetworkSelector, **config: Any) -> None:
-        super().__init__(net, **config)
-        self._turns: Counter[str] = Counter()
-
-    def get_connection(self, node_id: Any, timeout_ms: float | None = None, **options: Any) -> Any:
-        if timeout_ms is None:  # not for a first answer: that alone has a deadline
-            return super().get_connection(node_id, **options)
-        servers = [server.node_id for server in self.cluster.bootstrap_brokers()]
-        if self._turns[node_id] > min(self._turns[server] for server in servers):
-            raise NodeNotReadyError(node_id)  # picks again
-        share_ms = max(_TURN_MIN_MS, timeout_ms / len(servers))
-        connecting = super().get_connection(node_id, timeout_ms=min(timeout_ms, share_ms), **options)
-        self._turns[node_id] += 1
-        return connecting
 
 
 def open_admin(
@@ -73,13 +45,6 @@ def open_admin(
     Raises:
         BrokersUnreachableError: no broker answered within `timeout_s`.
     """
-    opened: list[KafkaNetClient] = []
-
-    def open_client(**config: Any) -> KafkaNetClient:
-        net = NetworkSelector(**config)
-        opened.append(KafkaNetClient(net=net, manager=_ServersInTurn(net, **config)))
-        return opened[0]
-
     config = {
         "client_id": "evenload-admin",
         "bootstrap_timeout_ms": max(1, int(timeout_s * 1000)),
@@ -87,20 +52,12 @@ def open_admin(
         "reconnect_backoff_max_ms": 1000,
         # A broker that was fenced is unknown to the client until it asks again, by default 5 minutes later.
         "metadata_max_age_ms": 2000,
-        "kafka_client": open_client,
-        "proxy_url": DIRECT_URL,
         **connection.kafka_python_config(),
         **overrides,
     }
     try:
-        return kafka.KafkaAdminClient(**config)
-    except BaseException as error:  # Ctrl-C too, as it waits for brokers
-        # A constructor that fails leaves its thread running and its sockets open (kafka-python 3.0.12).
-        for client in opened:
-            client.close()
-            client._manager._net.stop()
-        if not isinstance(error, KafkaError | OSError):
-            raise
+        return make_admin_client(**config)
+    except (KafkaError, OSError) as error:
         raise BrokersUnreachableError(connection.bootstrap_servers, _why(error, connection)) from error
 
 

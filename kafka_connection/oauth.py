@@ -148,11 +148,12 @@ class Tokens:
         """As `sasl_oauth_token_provider` of kafka-python."""
         # Loads a Kafka client, which describing a connection needn't.
         from kafka.errors import SaslAuthenticationFailedError
-        from kafka.net.sasl.oauth import AbstractTokenProvider
+
+        from evenload.kafka_connection.kafka_python_internals import TokenProvider
 
         latest = self.latest
 
-        class Provider(AbstractTokenProvider):  # type: ignore[misc]
+        class Provider(TokenProvider):  # type: ignore[misc]
             def token(self) -> str:
                 try:
                     return latest().secret.get_secret_value()

@@ -11,9 +11,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from kafka.protocol.metadata import MetadataRequest
-
 from evenload.kafka_connection.broker_connection import BrokerConnection, BrokerLostError
+from evenload.kafka_connection.kafka_python_internals import MetadataRequest
 
 _METADATA_VERSION: Final = 12
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 import kafka
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError
 
 from evenload.dataset_catalog.topic_admin import TopicAdmin
@@ -145,8 +145,7 @@ def _setting_of_any_broker(admin: kafka.KafkaAdminClient, name: str) -> int:
 
 
 def _broker_setting(admin: kafka.KafkaAdminClient, broker_id: int, name: str) -> int:
-    wanted = ConfigResource(ConfigResourceType.BROKER, str(broker_id), [name])
-    (found,) = describe_settings(admin, [wanted], broker_id)
+    (found,) = describe_settings(admin, ConfigResourceType.BROKER, [str(broker_id)], [name])
     if found.error_code:
         raise kafka.errors.for_code(found.error_code)(found.error_message)
     return int(found.configs[0].value)

@@ -38,13 +38,18 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
-from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
 from evenload.dataset_catalog.manifest import Extent
 from evenload.kafka_connection import BrokersUnreachableError, Connection
-from evenload.kafka_connection.admin_questions import describe_brokers, may_pass, send_request
+from evenload.kafka_connection.admin_questions import describe_brokers, may_pass
 from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_connection.kafka_python_internals import (
+    CoordinatorType,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    WriteTxnMarkersRequest,
+    send_request,
+)
 from evenload.kafka_connection.refusals import missing_permission
 from evenload.kafka_plugin.errors import (
     MarkerRefusedError,

@@ -45,8 +45,8 @@ from kafka.errors import KafkaError
 from kafka.protocol.admin import DescribeAclsRequest
 
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.admin_questions import send_request
 from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_connection.kafka_python_internals import send_request
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.settings import free_ports
 from evenload.telemetry_collector.collector import sample_once

@@ -157,9 +157,9 @@ class BalanceAdmin:
     def settings(self, of: int | str, names: Sequence[str]) -> dict[str, str]:
         """What a broker (an int) or topic has these set to, inherited or not; none for what isn't set."""
         permission = f"DESCRIBE_CONFIGS on the {_guarded(of)}"
-        asked = ConfigResource(_kind(of), str(of), list(names))
+        doing = f"reading settings of {_named(of)}"
         try:
-            found = self._ask(f"reading settings of {_named(of)}", permission, lambda: self._described(asked))
+            found = self._ask(doing, permission, lambda: self._described(of, names))
         except _TopicGone:
             return {}
         return {config.name: config.value for config in found.configs if config.value}
@@ -180,12 +180,10 @@ class BalanceAdmin:
         found: dict[str, dict[str, str]] = {}
         untold = []
         for begin in range(0, len(topics), _TOPICS_A_REQUEST):
-            asked = [
-                ConfigResource(ConfigResourceType.TOPIC, topic, list(names))
-                for topic in sorted(topics)[begin : begin + _TOPICS_A_REQUEST]
-            ]
+            asked = sorted(topics)[begin : begin + _TOPICS_A_REQUEST]
+            question = partial(describe_settings, self._admin, ConfigResourceType.TOPIC, asked, names)
             doing, permission = "reading settings of topics", "DESCRIBE_CONFIGS on the topics"
-            for result in self._ask(doing, permission, partial(describe_settings, self._admin, asked)):
+            for result in self._ask(doing, permission, question):
                 if settings := {config.name: config.value for config in result.configs if config.value}:
                     found[result.resource_name] = settings
                 if result.error_code not in (0, UnknownTopicOrPartitionError.errno):  # gone meanwhile
@@ -214,9 +212,8 @@ class BalanceAdmin:
 
         self._ask(doing, permission, change)
 
-    def _described(self, asked: ConfigResource) -> Any:
-        is_broker = asked.resource_type is ConfigResourceType.BROKER
-        (result,) = describe_settings(self._admin, [asked], int(asked.name) if is_broker else None)
+    def _described(self, of: int | str, names: Sequence[str]) -> Any:
+        (result,) = describe_settings(self._admin, _kind(of), [str(of)], names)
         if result.error_code:
             raise kafka.errors.for_code(result.error_code)(result.error_message)
         return result

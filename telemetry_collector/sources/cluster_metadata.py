@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.protocol.metadata import MetadataRequest
 
+from evenload.kafka_connection.kafka_python_internals import MetadataRequest
 from evenload.telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,

@@ -1,4 +1,4 @@
-"""Kafka requests as asyncio awaitables: the one place that touches kafka-python.
+"""Kafka requests as asyncio awaitables, with a deadline each.
 
 The idea: kafka-python 3 is asynchronous inside. One I/O thread of its own drives all connections, and a
 request is a future that it resolves. So no thread has to wait for a broker: we hand a request to that
@@ -8,15 +8,11 @@ What we avoid, all seen in kafka-python 3.0.12:
 
 - `KafkaAdminClient` connects in its constructor, for 30 s, and leaves its I/O thread running when that
   fails; its `describe_log_dirs` asks brokers one after the other and fails as a whole. We use what it is
-  made of (`kafka.net`), one connection and one request for each broker.
+  made of (kafka_connection/kafka_python_internals.py), one connection and one request for each broker.
 - A request to a broker that is being connected has no timer of its own, and a connection may take 10 to
   30 s (a paused broker's kernel still accepts). Each connection gets the question's time instead.
 - After a refused connection, further requests are refused for up to 30 s, though the broker may be back:
   the collector has a backoff of its own, so this one is kept at its minimum.
-- A failed authentication is remembered for good, so that a corrected password needs a new client: we forget
-  it before each question.
-- The socket of a refused connection stays open until the garbage collector comes by:
-  kafka_connection/direct_socket.py.
 - With its own refresh of metadata, each lost connection would cost a request more; ours are enough. What
   they say about addresses is entered with `learn_brokers`.
 
@@ -26,19 +22,13 @@ A host name is looked up by the I/O thread, which blocks: a resolver that takes 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.future import Future as KafkaFuture
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
-from kafka.protocol.admin import DescribeConfigsRequest
 
 from evenload.kafka_connection import Connection, NoCredentialsError
-from evenload.kafka_connection.direct_socket import DIRECT_URL
+from evenload.kafka_connection.kafka_python_internals import Network, awaitable
 from evenload.telemetry_collector.errors import (
     AccessRefusedError,
     BadAnswerError,
@@ -47,7 +37,7 @@ from evenload.telemetry_collector.errors import (
     SourceError,
 )
 
-__all__ = ["KafkaRequests", "settings_request"]
+__all__ = ["KafkaRequests"]
 
 # kafka-python logs each failed connection as an error; here that is an expected outcome, counted and shown.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
@@ -69,21 +59,20 @@ class KafkaRequests:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._net: Any = None
-        self._manager: Any = None
+        self._network: Network | None = None
         self._is_closed = False
 
     @property
     def bootstrap_nodes(self) -> tuple[str, ...]:
         """Names under which the configured addresses can be asked, before any broker id is known."""
-        return tuple(broker.node_id for broker in self._opened().cluster.bootstrap_brokers())
+        return self._opened().bootstrap_nodes
 
     async def ask(self, node: int | str, request: Any, *, timeout_s: float) -> Any:
         """Send one request to one broker and wait for the response.
 
         Args:
             node: a broker id, or one of `bootstrap_nodes`.
-            request: a fresh request of kafka.protocol; it is changed by being sent.
+            request: a fresh one of kafka-python's; it is changed by being sent.
             timeout_s: how long connecting and answering may take together; above 0.
 
         Raises:
@@ -114,32 +103,32 @@ class KafkaRequests:
         """Enter the brokers' addresses from a metadata response; its topics are taken out of it."""
         # The topics are ours to keep; kafka-python would index all partitions once more.
         metadata_response.topics = []
-        await self._on_io_thread(self._opened().cluster.update_metadata, metadata_response)
+        await self._on_io_thread(self._opened().learn_brokers, metadata_response)
 
     def hang_up(self, node: int | str) -> None:
         """Close the connection to one broker soon, if there is one; open requests to it fail."""
-        if self._manager is not None:
-            self._manager.call_soon(self._manager.close, node)
+        if self._network is not None:
+            self._network.hang_up(node)
 
     async def close(self) -> None:
         """Close all connections and end the I/O thread. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
-        net, manager, self._net, self._manager = self._net, self._manager, None, None
-        if net is None:
+        network, self._network = self._network, None
+        if network is None:
             return
         try:
             async with asyncio.timeout(_STOP_TIMEOUT_MS / 1000):
-                await _awaitable(manager.call_soon(manager.close))
+                await awaitable(network.close())
         except Exception as error:  # noqa: BLE001 - it is given up anyway
             _log.warning("kafka-python's connections didn't close in time: %r", error)
-        _end(net)
+        _end(network)
 
-    def _opened(self) -> Any:
+    def _opened(self) -> Network:
         if self._is_closed:
             raise CollectorClosedError("its connections have been closed")
-        if self._manager is None:
+        if self._network is None:
             config: dict[str, Any] = {
                 "client_id": "evenload-collector",
                 "receive_message_max_bytes": _ANSWER_MAX_BYTES,
@@ -147,80 +136,38 @@ class KafkaRequests:
                 "reconnect_backoff_max_ms": 1,
                 # Parsing 100,000 partitions takes longer than the 0.1 s it warns about.
                 "slow_task_threshold_secs": 0,
-                "proxy_url": DIRECT_URL,
                 **self._connection.kafka_python_config(),
             }
-            self._net = NetworkSelector(**config)
-            self._manager = KafkaConnectionManager(self._net, **config)
-            self._net.start()
-        return self._manager
+            self._network = Network(config)
+        return self._network
 
     async def _on_io_thread(self, function: Any, *args: Any) -> Any:
-        manager = self._opened()
+        network = self._opened()
         try:
-            kafka_future = manager.call_soon(function, *args)
+            kafka_future = network.call_soon(function, *args)
         except Exception:
             # The I/O thread has died (a fault of its own): the next question starts another.
-            net, self._net, self._manager = self._net, None, None
-            for broker in (*manager.cluster.brokers(), *manager.cluster.bootstrap_brokers()):
-                with contextlib.suppress(Exception):
-                    manager.close(broker.node_id)
-            _end(net)
+            self._network = None
+            network.drop()
+            _end(network)
             raise
-        return await _awaitable(kafka_future)
+        return await awaitable(kafka_future)
 
-    def _send(self, node: int | str, request: Any, timeout_ms: float) -> KafkaFuture:
-        manager = self._manager
-        if manager is None:  # closed while this was on its way to the I/O thread
+    def _send(self, node: int | str, request: Any, timeout_ms: float) -> Any:
+        network = self._network
+        if network is None:  # closed while this was on its way to the I/O thread
             raise kafka_errors.Cancelled
-        manager._auth_failures.pop(node, None)
-        connection = manager.get_connection(node, timeout_ms=timeout_ms, refresh_metadata_on_err=False)
-        return connection.send_request(request, request_timeout_ms=timeout_ms)
+        return network.send(node, request, timeout_ms=timeout_ms)
 
 
-def settings_request(resource_type: int, names: Iterable[str], keys: Sequence[str]) -> DescribeConfigsRequest:
-    """Asks for settings of topics, or of the broker that is asked; for `KafkaRequests.ask`."""
-    resource = DescribeConfigsRequest.DescribeConfigsResource
-    return DescribeConfigsRequest(
-        resources=[
-            resource(resource_type=resource_type, resource_name=name, configuration_keys=list(keys))
-            for name in names
-        ],
-        include_synonyms=False,
-        include_documentation=False,
-    )
-
-
-def _end(net: Any) -> None:
+def _end(network: Network) -> None:
     """End an I/O thread and free what it had."""
     try:
-        net.stop(_STOP_TIMEOUT_MS)
-        net.close()
+        network.end(_STOP_TIMEOUT_MS)
     except Exception as error:  # noqa: BLE001 - it is given up anyway
         # It is in a name lookup that can't be interrupted (being a daemon, it doesn't keep us alive), or
         # what ended it ends this too; then the garbage collector closes its sockets.
         _log.warning("kafka-python's I/O thread didn't end properly: %r", error)
-
-
-def _awaitable(kafka_future: KafkaFuture) -> asyncio.Future[Any]:
-    """An asyncio future that follows one of kafka-python's, which is resolved in another thread."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle() -> None:
-        if future.done():  # cancelled: nobody waits any more
-            return
-        if kafka_future.exception is not None:
-            future.set_exception(kafka_future.exception)
-        else:
-            future.set_result(kafka_future.value)
-
-    def wake(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # our loop has ended meanwhile: there is nobody to tell
-            loop.call_soon_threadsafe(settle)
-
-    kafka_future.add_both(wake)
-    return future
 
 
 def _translated(node: int | str, error: kafka_errors.KafkaError) -> SourceError:

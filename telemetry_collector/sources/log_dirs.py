@@ -29,8 +29,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.protocol.admin import DescribeLogDirsRequest
 
+from evenload.kafka_connection.kafka_python_internals import DescribeLogDirsRequest
 from evenload.telemetry_collector.errors import AccessRefusedError, BadAnswerError
 from evenload.telemetry_collector.snapshot import LogDirSnapshot, TopicPartition
 from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests

@@ -19,11 +19,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.protocol.admin import ListPartitionReassignmentsRequest
 
+from evenload.kafka_connection.kafka_python_internals import (
+    ListPartitionReassignmentsRequest,
+    settings_request,
+)
 from evenload.telemetry_collector.errors import BadAnswerError, CollectorClosedError, SourceError
 from evenload.telemetry_collector.snapshot import PartitionSnapshot, ReplicationThrottles
-from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests, settings_request
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
 from evenload.telemetry_collector.sources.observation import HeardThrottles
 from evenload.telemetry_collector.sources.source import Question
 

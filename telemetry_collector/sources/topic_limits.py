@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 from kafka import errors as kafka_errors
 
+from evenload.kafka_connection.kafka_python_internals import settings_request
 from evenload.telemetry_collector.errors import CollectorClosedError
-from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests, settings_request
+from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
 from evenload.telemetry_collector.sources.observation import TopicLimits
 from evenload.telemetry_collector.sources.source import Question
 
