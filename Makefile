@@ -11,7 +11,7 @@ RANDOM_KILLS := tests/fault/kafka_plugin/test_random_kills.py
 # Keep compiled modules where the environment says not to: each process of Ray's would compile torch again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test tests test-tools setup check torture bench clean help
+.PHONY: demo test tests test-tools setup check torture bench dist clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -51,6 +51,9 @@ check: setup ## format, lint, types, import directions
 
 bench: setup ## is it true? tables on the terminal, JSON and SVG in benchmarks/results/
 	$(BIN)/python -m benchmarks
+
+dist: setup ## what is released: sdist and wheel in dist/
+	$(BIN)/uv build --quiet
 
 clean: ## the environment, caches and the embedded cluster of this folder
 	-[ ! -x $(BIN)/evenload ] || $(BIN)/evenload down
