@@ -8,7 +8,7 @@
        |
     planning    which sample is when and where; pure
 
-Imports go downwards only; errors.py is below all of them.
+Imports go downwards only; errors.py is below all of them, and each room's own errors stand in it.
 
 Read next: planning/plan.py.
 """
