@@ -17,18 +17,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import psutil
 import ray
-import ray._private.worker as ray_worker
 import stamina
 
 from evenload.ray_trainer.training.events import Note
 from evenload.ray_trainer.training.on_ray.errors import RayUnavailableError, WorkersUnavailableError
+from evenload.ray_trainer.training.on_ray.ray_internals import divert_notices
 from evenload.ray_trainer.training.train_config import TrainConfig
-
-logger = logging.getLogger(__name__)
 
 __all__ = ["ClusterFacts", "joined_cluster"]
 
@@ -115,9 +113,7 @@ def _init(config: TrainConfig, address: str | None) -> list[psutil.Process]:
     cores = os.cpu_count() or 1
     share = config.cpus_per_worker or max(1, cores // config.workers)
     before = _children(psutil.Process())
-    # Ray 2.60 prints what its servers notice (a worker that died) on stdout, whatever `log_to_driver` says;
-    # stdout is for our caller's result. What matters of it is told as an event.
-    ray_worker.print_to_stdstream = _log_notice
+    divert_notices()
     try:
         ray.init(
             address=address or "local",
@@ -133,10 +129,6 @@ def _init(config: TrainConfig, address: str | None) -> list[psutil.Process]:
         lines = str(error).strip().splitlines()
         raise RayUnavailableError(address, lines[0] if lines else type(error).__name__) from error
     return [] if address else [p for p in _children(psutil.Process()) if p not in before]
-
-
-def _log_notice(data: Any, ignore_prefix: bool) -> None:  # noqa: ARG001 -- the signature is Ray's
-    logger.debug("Ray: %s", data["lines"])
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from ray._private.authentication.authentication_token_setup import (
-    maybe_enable_token_auth_if_token_available,
-)
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 from requests.exceptions import RequestException
@@ -36,6 +33,7 @@ from evenload.kafka_connection.environment import evenload_home, resolve_connect
 from evenload.ray_trainer.recipes.registry import find_recipe
 from evenload.ray_trainer.training.on_ray.errors import JobError, JobLostError
 from evenload.ray_trainer.training.on_ray.job_driver import JOB_VARIABLE, RESULT_PREFIX
+from evenload.ray_trainer.training.on_ray.ray_internals import use_token_at_hand
 from evenload.ray_trainer.training.run_names import default_run_name
 from evenload.ray_trainer.training.stop_signal import stop_on_signal
 from evenload.ray_trainer.training.storage import RunStorage
@@ -213,12 +211,10 @@ def _public_connection(connection: Connection) -> dict[str, Any] | None:
 
 
 def _connect(address: str | None) -> JobSubmissionClient:
-    # A cluster that a script started (`ray.init`) asks for the token in ~/.ray. Ray 2.60 looks for it by
-    # itself when joining a cluster, but not in its job client.
     for name in _TALKATIVE_LOGGERS:  # about the token, and the log's connection
         logging.getLogger(name).setLevel(logging.ERROR)
     with _translated(address):
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        use_token_at_hand()
         return JobSubmissionClient(address)
 
 
