@@ -1,6 +1,6 @@
 """Each extra is enough for what comes with it, and whatever is missing says which extra brings it.
 
-Packages are missing as if they were not installed.
+Packages are missing as if they were not installed; tests/integration/test_wheel.py really installs.
 """
 
 from __future__ import annotations
