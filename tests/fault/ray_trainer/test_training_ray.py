@@ -184,8 +184,7 @@ def test_a_stopped_run_goes_on_though_rays_own_index_is_damaged_and_the_newest_c
         snapshot.write_bytes(snapshot.read_bytes()[:20])
 
     with training.drive(workers=2, epochs=2) as events:
-        note = wait_for(events, "Note")
-        assert "missing" in note["text"]
+        wait_for(events, "Note", lambda e: "missing" in e["text"])
         assert wait_for(events, "AttemptStarted")["step"] == folders[1].step
         wait_for(events, "Result")
         training.process.wait(240)
