@@ -1,4 +1,4 @@
-"""The two messages that everything is read with: a Fetch request for one range, and its answer.
+"""A Fetch request for one range, and its answer: the two messages by which all records are read.
 
 kafka-python's generated classes describe the same messages, and every other message goes through them; but
 its answer is copied before it is parsed (half of the time per block), and a request takes as long to build

@@ -4,8 +4,8 @@ Nobody promises that any of this stays. So it lies here alone, behind names of o
 range of versions that it was tried with, and tests/unit/kafka_connection/test_kafka_python_internals.py fails
 where another version has changed it, or where other modules use such a thing.
 
-Three parts: the inside of an admin client; connections without one, for who asks brokers side by side; and
-what knows the protocol without doing I/O (messages, their framing, authentication).
+Three parts: the inside of an admin client; connections without one, to ask brokers side by side; and the
+protocol without I/O (messages, their framing, authentication).
 
 Read next: clients.py, telemetry_collector/sources/kafka_requests.py and broker_connection.py, which use one
 part each.

@@ -1,4 +1,4 @@
-"""How does what the catalog knows lie in topics, and how are topics read?
+"""How are the catalog's records kept in topics, and how are topics read?
 
 Others import committed_reader.py, which reads the committed records of any topic, and internal_topics.py,
 which makes, reads and writes the compacted topics that programs keep notes in. The rest is catalog.py's: from

@@ -1,7 +1,7 @@
 """From the records of the datasets topic to the datasets that exist.
 
-Keys are `NAME@VERSION/PART`. A manifest counts when all of its parts are there; parts of an attempt to
-publish that ended half-way are passed over, as the parts say which document they belong to.
+Keys are `NAME@VERSION/PART`. A manifest counts when all of its parts are there. Each part names the
+document that it belongs to, so the parts of a publication that ended half-way are passed over.
 
 Nothing is decoded before it is asked for, and a manifest is decoded from its own records alone. So one that
 is damaged, or made to do harm, hides no other, and can be dropped: that takes only keys.

@@ -4,8 +4,8 @@ A cache of loaded and linked classes (JEP 483) halves what starting a server cos
 once on what may be two cores. It is made by running a server of both roles and asking it for what
 clusters are asked for first, so that those classes are in it too.
 
-It is only ever a matter of speed: when making it fails, or Java finds that it doesn't fit (another
-runtime, other jars), everything works without. It is looked up by a digest of both.
+It matters for speed only. If it can't be made, or doesn't fit (another runtime, other jars), everything works
+without it. It is looked up by a digest of both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How replicas are moved until brokers are level, by one process at a time, and put in order after any death.
+"""Move replicas until brokers are level, one process at a time, and clean up after a process that died.
 
 The front is balance.py (`preview_balance`, `execute_balance`, `cancel_balance`, `forget_balance`) with
-config.py. Which moves to make is router/moves/'s to say. This carries them out (reassignment.py), slowly
-enough (replication_throttle.py), and writes down before what it changes (record.py, kept by log.py).
+config.py. router/moves/ decides which moves to make. This room carries them out (reassignment.py) under a
+throttle (replication_throttle.py), and first writes down what it will change (record.py, kept by log.py).
 
 Read next: balance.py.
 """

@@ -1,7 +1,7 @@
-"""The questions and orders that moving replicas takes, each with a deadline.
+"""The requests that moving replicas needs, each with a deadline.
 
-While brokers fail over, a question is put again until the deadline. A refusal names the permission that it
-takes. kafka-python's exceptions end in this file.
+While brokers fail over, a request is repeated until the deadline. If brokers refuse one, the error names the
+permission that it needs. kafka-python's exceptions end in this file.
 """
 
 from __future__ import annotations

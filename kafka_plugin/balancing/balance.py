@@ -3,14 +3,14 @@
     preview = preview_balance(connection)     # changes no replica
     outcome = execute_balance(connection)     # the same plan, made true
 
-One process balances a cluster at a time: who holds the record in `evenload.balance` (log.py).
-What a dead one left is dealt with first: `execute_balance` waits for the reassignments it had ordered, takes
-its throttles off and plans anew from what is there; `preview_balance` takes its throttles off when nothing is
-being moved under them any more, and otherwise says so; `cancel_balance` takes everything back.
+One process balances a cluster at a time: the one that holds the record in `evenload.balance` (log.py). Each
+begins with what a dead one has left. `execute_balance` waits for the reassignments that it had ordered, takes
+its throttles off and plans anew; `preview_balance` takes its throttles off when nothing is being moved under
+them any more, and otherwise says so; `cancel_balance` takes everything back.
 
 A broker that an operator drains by a weight of 0 takes nothing, like a cordoned one. A plan is carried out as
-it was shown. Before each step, what has changed since (a broker gone, room taken) is looked at; what isn't
-possible any more is left out and said.
+it was shown. Before each step it looks at what has changed since (a broker gone, room taken), leaves out what
+isn't possible any more, and says so.
 
 Faults are tested in tests/fault/kafka_plugin/test_balance_faults.py. Read next: router/moves/planning.py,
 reassignment.py.

@@ -1,10 +1,10 @@
 """The record of a balance in its topic, which only one process at a time may write.
 
-The topic `evenload.balance` is compacted and holds one record. Who writes it holds the transactional id of
-the same name: to take it fences whoever held it before, whose writes Kafka then refuses. So what is
-written stands, and who can write is the one that balances.
+The topic `evenload.balance` is compacted and holds one record. The writer holds the transactional id
+of the same name. Taking that id fences the previous holder, whose writes Kafka then refuses. So only the
+process that balances can write, and nobody else overwrites its record.
 
-Settings and reassignments are changed by requests that Kafka can't fence. So they are tied to writing:
+Kafka can't fence the requests that change settings and reassignments. So they are tied to writing:
 
     take id --> read record --> write own --> [wait until a live predecessor has noticed] --> change things
                                                                                               |

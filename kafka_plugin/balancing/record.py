@@ -1,9 +1,9 @@
 """What a balance has changed in the cluster, written down before it is changed.
 
-One record: which reassignments and which throttle settings are ours, and whose process makes them. Whatever
-dies, the next `evenload balance` reads it, and so knows what to go on with and what to take off again, and
-never touches an operator's own throttle. A record that was written and whose settings were never made is
-harmless: what isn't there isn't taken off.
+One record: which reassignments and which throttle settings are ours, and whose process makes them. After any
+death, the next `evenload balance` reads it. So it knows what to go on with and what to take off again, and
+never touches an operator's own throttle. If a process dies after it wrote the record and before it changed
+anything, nothing is lost: settings that aren't there aren't taken off.
 
 Whoever may write to the topic may write anything there, so `decode_record` takes nothing but what a balance
 writes: bounded in size, nesting and numbers, and with no settings but those of throttles.

@@ -1,8 +1,8 @@
-"""How one load's records are routed: what it hears from its collector and tells it, while it writes.
+"""Route the records of one load, by what its collector measures and what it tells the collector.
 
-Shares follow what was measured and an operator's weights; others hear what is still to come, so that they
-count it before it is stored. For the thread that loads: it waits for nobody, but half a second for a score
-function that is slow, which is then put aside.
+Shares follow the measurements and an operator's weights. The load announces the bytes that are still to come,
+so that other loads count them before they are stored. Used by the thread that loads. It never waits, except
+half a second for a slow score function, which is then put aside.
 
 Read next: routing.py, which chooses partitions.
 """

@@ -1,10 +1,10 @@
 """Signs of life of a load: its newest progress record, committed or not.
 
 A loader looks for another loader of its name before it takes the transactional id, which would stop the
-other, and again when brokers refuse it: who has taken the id? Committed records don't answer that. What
-another loader has written may lie behind somebody's open transaction, where readers of committed records
-don't get. So this reads everything, and believes nothing but that somebody wrote it. What is committed is
-dataset_catalog's to say.
+other, and again when brokers refuse it: who has taken the id? Committed records don't answer that: the
+other loader's newest record may lie behind an open transaction, beyond the last stable offset, where readers
+of committed records don't get. So this reads everything, and takes from it only that somebody wrote.
+dataset_catalog says what is committed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Samples held so that any of them can be had at once: in memory, or memory-mapped when they are many.
+"""Hold samples so that any of them can be read at once: in memory, or memory-mapped if they are many.
 
 Shuffling a whole dataset needs every sample within reach. What fits the memory budget is kept in memory;
 the rest goes to one Arrow file in the scratch folder, which is mapped and then deleted at once, so that a
-loader killed with -9 leaves nothing behind. Arrow files that can be mapped as they are, are.
+loader killed with -9 leaves nothing behind. If an Arrow file can be mapped directly, it isn't copied.
 
 `take` gathers from chunks itself: `Table.take` copies whole columns together for every call.
 

@@ -1,9 +1,9 @@
 """How full each broker would be after a load, and could be at best, before a byte is written.
 
-For a topic that exists, or a placement that might be made, there are three answers to "how full will each
-broker be after H more bytes?": with given shares, with the best shares that there are for these replica sets,
-and with copies anywhere. The second is what routing could reach at best, the third what no placement and no
-moves could beat. The distances between them say what would help.
+"How full will each broker be after H more bytes?" has three answers, for a topic that exists or a possible
+placement: with given shares, with the best shares for these replica sets, and with copies anywhere. The
+second is the best that routing can reach; no placement and no moves can beat the third. The differences
+between them say what would help.
 
 Bytes are stored bytes, of one copy; every copy is counted. The same arithmetic as in levelling.py, without
 scores or limits: what would be possible if every broker took what it was sent.

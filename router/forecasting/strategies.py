@@ -1,8 +1,9 @@
-"""What each way of choosing partitions would lead to, and what would help: said before a byte is written.
+"""How full each way of choosing partitions would make the brokers, before a byte is written.
 
-The idea: a strategy is known by the part of the copies that each broker is expected to get, and by how far
-chance may take it from there. Round robin and the router are all but certain; a partitioner that draws a
-partition every few milliseconds is as even as the number of its draws makes it; keys are as even as they are.
+The idea: a strategy is described by the part of the copies that each broker is expected to get, and by how
+far chance may take it from there. Round robin and the router leave almost nothing to chance. A partitioner
+that draws a partition every few milliseconds gets more even with more draws. Keys are as even as the
+application made them.
 
 Bytes are stored bytes, of one copy, as in forecast.py. Parts of copies sum to the number of copies. Read
 next: advice.py, which says what it means.

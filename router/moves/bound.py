@@ -1,4 +1,4 @@
-"""The fewest bytes that any moves have to take: what a plan is measured against.
+"""The fewest bytes that any plan has to move: a plan is measured against it.
 
 A linear program in which partitions can be cut anywhere and copies may lie together. It shares nothing with
 the search, so that its answer is a check on it.

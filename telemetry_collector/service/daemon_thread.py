@@ -1,7 +1,7 @@
 """Calls that may never come back, in threads that nobody waits for.
 
-asyncio's own pool of threads is waited for when its loop ends, and once more when the process does: a score
-function of somebody's that hangs would keep a stopped service from ending.
+asyncio waits for its own pool of threads when its loop ends, and Python waits for it again when the process
+ends. So a user's score function that hangs would keep a stopped service from ending.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The conversation with a collector service, for as long as it lasts; and what is done while there is none.
+"""Ask a collector service again and again, and decide what to do while it doesn't answer.
 
     usable answer    -> published; asked again after `interval_s`
     nothing usable   -> asked again after a backoff; once nothing new enough is known, or the first three

@@ -1,8 +1,8 @@
-"""What is used of Ray beyond its public interface: two things that it does without where Ray has changed.
+"""The two things that are used of Ray beyond its public interface; without them, training goes on.
 
-So any Ray in the range of pyproject.toml will do, which matters: who joins a cluster has to have the
-cluster's own version. Where one of them is gone, tests/unit/ray_trainer/training/on_ray/test_ray_internals.py
-says so.
+So any Ray in the range of pyproject.toml works. That matters because a driver that joins a cluster needs the
+cluster's own version. tests/unit/ray_trainer/training/on_ray/test_ray_internals.py fails where one of the two
+is gone.
 """
 
 from __future__ import annotations

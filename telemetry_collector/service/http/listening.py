@@ -1,10 +1,10 @@
-"""Listen for a service, and leave files to open for those that it asks itself.
+"""Listen for a service, and keep enough open files for the brokers that it asks.
 
-Each connection is an open file of the process, and so is each connection to a broker: strangers who open as
-many as there may be would keep the service from measuring. So it takes three quarters of them, and turns away
-whoever comes then. A connection counts from the moment it is accepted, also while TLS is being agreed on. One
-that takes too long over that is closed, and so is one on which no whole request comes for the runner's
-`keepalive_timeout`.
+Each connection is an open file of the process, and so is each connection to a broker. Strangers who open as
+many connections as the limit allows would keep the service from measuring. So it accepts three quarters of
+the limit and turns away all others. A connection counts from the moment it is accepted, also while TLS is
+being agreed on. One that takes too long over that is closed, and so is one on which no whole request comes
+for the runner's `keepalive_timeout`.
 """
 
 from __future__ import annotations
