@@ -146,7 +146,10 @@ def _processes_left(*folders: str) -> list[str]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     """Three brokers of 2 GiB each, shared by the session: use `topic_name`, and don't kill them."""
-    with temporary_cluster(num_brokers=3) as cluster:
+    # Followers that find nothing new ask twice a second, which is most of what brokers do while tests don't
+    # use them. Asked less often, a new topic with several copies takes as much longer to become writable.
+    seldom = {"replica.fetch.wait.max.ms": "2000"}
+    with temporary_cluster(num_brokers=3, broker_properties=seldom) as cluster:
         yield cluster
 
 

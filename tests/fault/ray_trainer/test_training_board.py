@@ -66,6 +66,7 @@ def test_a_killed_board_costs_nothing_and_the_next_one_knows_which_worker_dies(t
     assert (result["steps"], result["epochs"], result["restarts"]) == (40, 1, 1)
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(600)
 def test_a_stop_is_heard_through_the_board_that_took_a_killed_ones_place(tmp_path: Path) -> None:
     events = drive("run", **options(tmp_path, stop_at=15))

@@ -75,7 +75,7 @@ def losses_that_count(folder: Path) -> dict[tuple[int, str], str]:
     return counted
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.torture)])
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path, world_size: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run_loop(whole, world_size=world_size)

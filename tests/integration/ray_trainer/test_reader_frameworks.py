@@ -156,8 +156,15 @@ def require_halves_of_each_epoch(handed_out: list[list[list[int]]], *, epochs: i
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 
-@pytest.mark.parametrize("group", [True, False])
-@pytest.mark.parametrize("hold_whole", [True, False])
+@pytest.mark.parametrize(
+    ("group", "hold_whole"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.torture),
+        pytest.param(False, True, marks=pytest.mark.torture),
+    ],
+)
 def test_two_ranks_of_torchrun_share_every_epoch(
     connection: Connection, manifest: DatasetManifest, tmp_path: Path, group: bool, hold_whole: bool
 ) -> None:
@@ -167,7 +174,7 @@ def test_two_ranks_of_torchrun_share_every_epoch(
     require_halves_of_each_epoch(handed_out, epochs=2)
 
 
-@pytest.mark.parametrize("context", ["spawn", "fork"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.torture)])
 def test_a_loaders_worker_process_reads_its_ranks_part(
     connection: Connection, manifest: DatasetManifest, tmp_path: Path, context: str
 ) -> None:

@@ -85,7 +85,9 @@ def weights(storage: Path, run: str = "run") -> dict[str, torch.Tensor]:
 # -- learning, alone ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ["HW", "HWC", "CHW", "encoded"])
+@pytest.mark.parametrize(
+    "layout", ["HWC", "encoded", *(pytest.param(each, marks=pytest.mark.torture) for each in ("HW", "CHW"))]
+)
 def test_images_of_every_layout_are_learned(
     layout: str, connection: Connection, name: str, tmp_path: Path
 ) -> None:
