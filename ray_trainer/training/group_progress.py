@@ -2,7 +2,7 @@
 
 The group has no members and nobody reads it to resume: a shuffled epoch has no contiguous prefix, so what is
 committed is the first offset plus the records wholly consumed. It is committed on a thread of its own, after
-a checkpoint is valid, with a deadline; failures are counted and logged, and harm nothing.
+a checkpoint is valid, and tried again until a deadline; failures are counted and logged, and harm nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
+from evenload.kafka_connection.admin_questions import ask_again
 from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_connection.errors import KafkaConnectionError
@@ -85,12 +86,17 @@ class GroupProgress:
             for partition, offset in wanted.items()
         }
         try:
-            if self._admin is None:
-                self._admin = open_admin(self._connection, timeout_s=self._deadline_s)
-            answers = self._admin.alter_group_offsets(self._group, offsets)
-            refused = [answer for answer in answers.values() if getattr(answer, "errno", 0)]
-            if refused:
-                raise refused[0]
+            admin = self._admin = self._admin or open_admin(self._connection, timeout_s=self._deadline_s)
+
+            def commit() -> None:
+                answers = admin.alter_group_offsets(self._group, offsets)
+                refused = [answer for answer in answers.values() if getattr(answer, "errno", 0)]
+                if refused:
+                    raise refused[0]
+
+            # A run's last offsets have no successor: the group would stay short of the end for good, because
+            # its coordinator was moving, or loading what it knows, in the moment of the one commit.
+            ask_again(admin, commit, timeout_s=self._deadline_s)
             self.num_commits += 1
         except (KafkaError, KafkaConnectionError, OSError) as error:
             self.num_failures += 1
