@@ -207,7 +207,11 @@ def say(cluster: LocalCluster, folder: Path, *arguments: str) -> subprocess.Comp
 HOSTILE = [b"[" * 900_000, b'{"run_id": "' + b"9" * 5000 + b'"}', b"\x00\xff"]
 
 
-@pytest.mark.parametrize("value", HOSTILE, ids=["nested", "wrong", "bytes"])
+@pytest.mark.parametrize(
+    "value",
+    [HOSTILE[0], *(pytest.param(value, marks=pytest.mark.torture) for value in HOSTILE[1:])],
+    ids=["nested", "wrong", "bytes"],
+)
 def test_a_record_that_nobody_understands_is_said_and_cleared(
     cluster: LocalCluster, tmp_path: Path, value: bytes
 ) -> None:
