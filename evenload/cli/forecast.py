@@ -150,6 +150,7 @@ def _row(name: str, levels: Mapping[str, Any]) -> list[str]:
 
 
 def _level_text(broker: Mapping[str, Any]) -> str:
-    text = percent_text(broker["utilisation"])
-    off = max(broker.get("high", 0.0) - broker["utilisation"], broker["utilisation"] - broker.get("low", 1.0))
+    expected = broker["utilisation"]
+    text = percent_text(expected)
+    off = max(broker.get("high", expected) - expected, expected - broker.get("low", expected))
     return f"{text} \N{PLUS-MINUS SIGN} {100 * off:.0f}" if off >= 0.005 else text
