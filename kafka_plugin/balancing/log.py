@@ -1,8 +1,8 @@
 """The record of a balance in its topic, which only one process at a time may write.
 
-The topic `evenload.balance` is compacted and holds one record. The writer holds the transactional id
-of the same name. Taking that id fences the previous holder, whose writes Kafka then refuses. So only the
-process that balances can write, and nobody else overwrites its record.
+The topic `evenload.balance` is compacted and holds one record. The writer holds the transactional id of the
+same name. Taking that id fences the previous holder, whose writes Kafka then refuses. So of all balances only
+the one at work can write, and no earlier one overwrites its record.
 
 Kafka can't fence the requests that change settings and reassignments. So they are tied to writing:
 

@@ -174,7 +174,7 @@ def hostile_progress() -> list[tuple[bytes, bytes]]:
     return [
         (b"nested@1/0", b"[" * 500_000),
         (b"numbers@1/0", b'{"format":1,"sequence":' + b"9" * 100_000 + b"}"),
-        *((f"runs@1/{n}".encode(), runs) for n in range(10)),
+        *((f"runs@1/{n}".encode(), runs) for n in range(40)),
         (b"\x1b[2J", b"{}"),
     ]
 
