@@ -69,6 +69,40 @@ class UnfinishedLoad:
         return f"{self.last.name}@{self.last.version}"
 
 
+class Listing:
+    """What both topics of the catalog said when they were read: nothing here asks a broker."""
+
+    def __init__(self, contents: CatalogContents, progress: ProgressContents) -> None:
+        self._contents, self._progress = contents, progress
+
+    def each(self) -> Iterator[DatasetManifest | CorruptManifestError]:
+        """The datasets by name and version, and of damaged ones what is wrong.
+
+        One by one, as a manifest can have a million extents.
+        """
+        # Not a loop: its variable would hold each manifest while the next one is decoded.
+        return map(itemgetter(1), self._contents.each())
+
+    def unfinished(self) -> Sequence[UnfinishedLoad]:
+        """As `Catalog.unfinished`."""
+        found = []
+        for version in sorted(self._progress.keys.keys() - self._contents.keys.keys()):
+            last = self._progress.last(version)
+            if last is None:
+                continue  # nothing of it can be read: see `damaged`
+            try:
+                self._progress.state(version)
+            except CorruptProgressError as error:
+                found.append(UnfinishedLoad(last, error.reason))
+            else:
+                found.append(UnfinishedLoad(last))
+        return found
+
+    def damaged(self) -> Sequence[DamagedRecords]:
+        """As `Catalog.damaged`."""
+        return find_damaged(self._contents, self._progress, now_s=time.time())
+
+
 class Catalog:
     """The datasets of one cluster. Holds no connection open: may be kept, shared and pickled.
 
@@ -86,17 +120,12 @@ class Catalog:
     def list(self) -> list[DatasetManifest]:
         """All datasets, by name and version. A damaged manifest is left out, with a warning in the log."""
         found = []
-        for each in self.each():
+        for _, each in self._read_datasets().each():
             if isinstance(each, DatasetManifest):
                 found.append(each)
             else:
                 _log.warning("%s", each)
         return found
-
-    def each(self) -> Iterator[DatasetManifest | CorruptManifestError]:
-        """The same one by one, as a manifest can have a million extents; of damaged ones, what is wrong."""
-        # Not a loop: its variable would hold each manifest while the next one is decoded.
-        return map(itemgetter(1), self._read_datasets().each())
 
     def get(self, name: str) -> DatasetManifest:
         """One dataset.
@@ -125,24 +154,15 @@ class Catalog:
 
     def unfinished(self) -> Sequence[UnfinishedLoad]:
         """Loads without a manifest, as far as committed; not held up by anybody's open transaction."""
-        published = self._read_datasets("").keys
-        progress = self._read_progress()
-        found = []
-        for version in sorted(progress.keys.keys() - published.keys()):
-            last = progress.last(version)
-            if last is None:
-                continue  # nothing of it can be read: see `damaged`
-            try:
-                progress.state(version)
-            except CorruptProgressError as error:
-                found.append(UnfinishedLoad(last, error.reason))
-            else:
-                found.append(UnfinishedLoad(last))
-        return found
+        return self._listing("").unfinished()
 
     def damaged(self) -> Sequence[DamagedRecords]:
         """Records of both topics that can't be read, by dataset; not held up by open transactions."""
-        return find_damaged(self._read_datasets(), self._read_progress(), now_s=time.time())
+        return self.listing().damaged()
+
+    def listing(self) -> Listing:
+        """What both topics say, for whoever wants more than one thing of them."""
+        return self._listing(None)
 
     def drop_damaged(self) -> Sequence[DamagedRecords]:
         """Takes damaged records away, by their keys alone, but for those that are kept (`kept_because`).
@@ -278,6 +298,11 @@ class Catalog:
     def ensure_internal_topics(self) -> None:
         """Makes the catalog's own topics where they don't exist yet."""
         ensure_internal_topics(self._connection, timeout_s=self._timeout_s)
+
+    def _listing(self, name: str | None) -> Listing:
+        # Progress first: a load that is published meanwhile, and its progress forgotten, is in one of both.
+        progress = self._read_progress()
+        return Listing(self._read_datasets(name), progress)
 
     def _read_datasets(self, name: str | None = None) -> CatalogContents:
         """Keys of all manifests; their parts too, or only those of the one that is named."""

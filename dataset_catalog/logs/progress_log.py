@@ -28,6 +28,7 @@ class ProgressContents:
 
     def __init__(self, values: Mapping[bytes, bytes]) -> None:
         self._values = values
+        self._last: dict[VersionKey, bytes | None] = {}  # under which key the newest is that can be read
         self.keys, self.strays = keys_by_version(values)
 
     def records(self, version: VersionKey) -> Iterator[LoadProgress]:
@@ -62,9 +63,15 @@ class ProgressContents:
 
     def last(self, version: VersionKey) -> LoadProgress | None:
         """The newest record of a load that can be read."""
-        for key in reversed(self.keys.get(version, ())):
-            try:
-                return LoadProgress.from_record(key, self._values[key])
-            except CorruptProgressError:
-                continue
-        return None
+        if version not in self._last:
+            newest_first = reversed(self.keys.get(version, ()))
+            self._last[version] = next(filter(self._is_readable, newest_first), None)
+        key = self._last[version]
+        return None if key is None else LoadProgress.from_record(key, self._values[key])
+
+    def _is_readable(self, key: bytes) -> bool:
+        try:
+            LoadProgress.from_record(key, self._values[key])
+        except CorruptProgressError:
+            return False
+        return True

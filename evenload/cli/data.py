@@ -116,10 +116,10 @@ def datasets(context: click.Context, *, connection: Connection | None, output: O
     """List the datasets, unfinished loads and damaged records among them; show, verify or drop one."""
     if connection is None or context.invoked_subcommand is not None:
         return
-    catalog = _catalog(connection)
+    listing = _catalog(connection).listing()
     # Mapped, so that no manifest, which can have a million runs, is held while the next one is decoded.
-    complete = list(filter(None, map(_document_if_whole, catalog.each())))
-    unfinished, damaged = catalog.unfinished(), catalog.damaged()
+    complete = list(filter(None, map(_document_if_whole, listing.each())))
+    unfinished, damaged = listing.unfinished(), listing.damaged()
     output.document(
         {
             "datasets": complete,

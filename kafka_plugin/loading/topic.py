@@ -108,8 +108,9 @@ def sweep_topics(connection: Connection, catalog: Catalog, identity: LoadIdentit
     pattern = rf"{re.escape(identity.name)}-v{identity.version}-[0-9a-f]{{8}}"
     try:
         kept = {identity.topic}
-        kept |= {each.topic for each in catalog.each() if isinstance(each, DatasetManifest)}
-        kept |= {load.last.topic for load in catalog.unfinished()}
+        listing = catalog.listing()
+        kept |= {each.topic for each in listing.each() if isinstance(each, DatasetManifest)}
+        kept |= {load.last.topic for load in listing.unfinished()}
         deleted = delete_empty_topics(connection, pattern, keep=kept, timeout_s=_SNAPSHOT_TIMEOUT_S)
     except (TopicError, CatalogError, KafkaConnectionError) as error:
         _log.warning("what dead loaders of %s may have left is not swept up: %s", identity.name, error)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from benchmarks.balance.runs import Case, run_all
@@ -38,10 +35,3 @@ def test_evenload_is_level_where_round_robin_is_not() -> None:
     assert even.spread > 0.1  # the Java client is level by chance, now and then
     assert balanced.spread < 0.04  # at this size, a record is 0.1 points, a batch 0.8
     assert max(balanced.best.values()) - min(balanced.best.values()) < 0.001
-
-
-def test_an_unknown_layout_is_wrong_usage() -> None:
-    command = [sys.executable, "-m", "benchmarks", "balance", "--layout", "nowhere"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 2
-    assert "no layout's name holds nowhere" in told.stderr

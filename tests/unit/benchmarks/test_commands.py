@@ -49,3 +49,9 @@ def test_a_benchmark_is_known_by_name() -> None:
     told = CliRunner().invoke(command.main, ["balance", "--help"])
     assert told.exit_code == 0
     assert "--quick" in told.output
+
+
+def test_an_unknown_layout_is_wrong_usage() -> None:
+    told = CliRunner().invoke(command.main, ["balance", "--layout", "nowhere"])
+    assert told.exit_code == 2
+    assert "no layout's name holds nowhere" in told.stderr

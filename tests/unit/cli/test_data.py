@@ -10,7 +10,9 @@ import pytest
 from evenload.cli import data, main
 from evenload.cli.edge import sentence
 from evenload.cli.output import Output
-from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog, DamagedRecords
+from evenload.dataset_catalog.catalog import DATASETS_TOPIC, LOADS_TOPIC, Catalog, Listing
+from evenload.dataset_catalog.logs.manifest_log import CatalogContents, manifest_records
+from evenload.dataset_catalog.logs.progress_log import ProgressContents
 from evenload.dataset_catalog.testing import make_batch, make_manifest
 from evenload.kafka_connection import BrokersUnreachableError, KafkaConnectionError
 from evenload.kafka_plugin.loading import loader
@@ -66,16 +68,10 @@ def test_what_a_topic_says_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -
 def test_damaged_records_are_listed_and_cleared(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damaged = [
-        DamagedRecords(DATASETS_TOPIC, "roses@1", "its checksum is wrong", (b"roses@1/0",)),
-        DamagedRecords(
-            LOADS_TOPIC, "daisies@2", "its format is 2", kept_because="a newer evenload can read it"
-        ),
-    ]
-    monkeypatch.setattr(Catalog, "each", lambda _: iter([make_manifest(make_batch(0), [])]))
-    monkeypatch.setattr(Catalog, "unfinished", lambda _: [])
-    monkeypatch.setattr(Catalog, "damaged", lambda _: damaged)
-    monkeypatch.setattr(Catalog, "drop_damaged", lambda _: damaged)
+    records = dict(manifest_records(make_manifest(make_batch(0), []))) | {b"roses@1/0": b"what"}
+    listing = Listing(CatalogContents(records), ProgressContents({b"daisies@2/0": b'{"format":2}'}))
+    monkeypatch.setattr(Catalog, "listing", lambda _: listing)
+    monkeypatch.setattr(Catalog, "drop_damaged", lambda _: listing.damaged())
 
     def run(*arguments: str) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -86,10 +82,10 @@ def test_damaged_records_are_listed_and_cleared(
     told = json.loads(run("--json"))
     assert [each["name"] for each in told["datasets"]] == ["flowers"]
     assert [(each["name"], each["topic"], each["reason"]) for each in told["damaged"]] == [
-        ("roses@1", DATASETS_TOPIC, "its checksum is wrong"),
-        ("daisies@2", LOADS_TOPIC, "its format is 2"),
+        ("roses@1", DATASETS_TOPIC, "it is no manifest part: 4 bytes that begin with b'what'"),
+        ("daisies@2", LOADS_TOPIC, "its format is 2, this evenload reads 1"),
     ]
-    assert "damaged: roses@1 in topic evenload.datasets: its checksum is wrong\n" in run()
+    assert "damaged: roses@1 in topic evenload.datasets: it is no manifest part: 4 bytes" in run()
     cleared = json.loads(run("drop", "--damaged", "--yes", "--json"))
     assert (cleared["dropped"], [each["name"] for each in cleared["kept"]]) == (["roses@1"], ["daisies@2"])
     assert "kept daisies@2" in run("drop", "--damaged", "--yes")
