@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog
+from evenload.dataset_catalog.catalog import LOADS_TOPIC, Catalog, UnfinishedLoad
 from evenload.dataset_catalog.errors import LoadInProgressError, OpenTransactionError, UnknownDatasetError
+from evenload.dataset_catalog.logs.internal_topics import wait_for_stable_end
 from evenload.dataset_catalog.manifest import Extent
 from evenload.dataset_catalog.progress import LoadProgress
 from evenload.dataset_catalog.testing import create_topic, make_batch, make_manifest, make_progress
@@ -62,6 +63,12 @@ def _commit(connection: Connection, *records: LoadProgress) -> None:
         with _transaction(connection, f"test-{record.name}") as producer:
             _produce(producer, record)
             producer.commit_transaction(30)
+
+
+def _unfinished(connection: Connection, name: str) -> list[UnfinishedLoad]:
+    """Those of this name, once all that was committed can be read: a commit is answered a little earlier."""
+    wait_for_stable_end(connection, LOADS_TOPIC, timeout_s=30, wait_s=60)
+    return [load for load in Catalog(connection).unfinished() if load.last.name == name]
 
 
 def test_progress_adds_up_over_transactions(connection: Connection, topic_name: str) -> None:
@@ -125,13 +132,13 @@ def test_a_load_is_unfinished_until_its_manifest_is_published(
 ) -> None:
     catalog, begin = Catalog(connection), _begin(connection, topic_name)
     _commit(connection, begin, replace(_next(begin, 0), is_complete=True))
-    (load,) = [load for load in catalog.unfinished() if load.last.name == topic_name]
+    (load,) = _unfinished(connection, topic_name)
     assert load.id == f"{topic_name}@1"
     assert (load.problem, load.last.is_complete, load.last.num_samples) == (None, True, 10)
     with pytest.raises(UnknownDatasetError, match=r"its load .*@1 was never completed"):
         catalog.get(topic_name)
     catalog.publish(make_manifest(make_batch(0), [], name=topic_name))
-    assert topic_name not in [load.last.name for load in catalog.unfinished()]
+    assert _unfinished(connection, topic_name) == []
 
 
 def test_forgotten_progress_is_gone(connection: Connection, topic_name: str) -> None:
@@ -140,7 +147,7 @@ def test_forgotten_progress_is_gone(connection: Connection, topic_name: str) -> 
     assert catalog.load_state(topic_name, 1) is not None  # all of it can be seen, as when it is published
     catalog.forget_progress(topic_name, 1)
     assert catalog.load_state(topic_name, 1) is None
-    assert topic_name not in [load.last.name for load in catalog.unfinished()]
+    assert _unfinished(connection, topic_name) == []
 
 
 def test_an_unfinished_load_is_dropped_with_its_topic(connection: Connection, topic_name: str) -> None:
@@ -185,7 +192,7 @@ def test_progress_with_a_hole_is_listed_with_its_problem_and_can_be_dropped(
     catalog, begin = Catalog(connection), _begin(connection, topic_name)
     one = _next(begin, 0)
     _commit(connection, begin, _next(one, 3))
-    (load,) = [load for load in catalog.unfinished() if load.last.name == topic_name]
+    (load,) = _unfinished(connection, topic_name)
     assert load.problem == "record 1 is missing before record 2"
     assert list(catalog.drop(topic_name)) == [f"{topic_name}@1"]
-    assert topic_name not in [load.last.name for load in catalog.unfinished()]
+    assert _unfinished(connection, topic_name) == []
