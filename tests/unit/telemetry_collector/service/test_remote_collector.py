@@ -206,6 +206,9 @@ def test_going_without_a_service_is_said_once(
     with make() as collector:
         collector.snapshot()
         service.misbehave = FakeService.fault
+        # The second request from now on begins after the last good answer was taken in.
+        before = service.num_requests
+        wait_until(lambda: service.num_requests > before + 1)
         clock.forward(OLD_S)
         wait_until(lambda: collector.is_without_service)
         assert _used_bytes(collector) == BY_SERVICE
