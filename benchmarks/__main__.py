@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from benchmarks.balance.command import balance
+from benchmarks.govern.command import govern
 from benchmarks.imbalance.command import imbalance
 from benchmarks.read import read
 from benchmarks.scale.command import scale
@@ -12,7 +13,7 @@ from benchmarks.telemetry.command import telemetry
 from benchmarks.uneven import uneven
 from benchmarks.write.command import write
 
-BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale, telemetry, imbalance)
+BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale, telemetry, imbalance, govern)
 
 
 @click.group(invoke_without_command=True)

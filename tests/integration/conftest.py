@@ -1,8 +1,12 @@
-"""What integration tests share: a browser."""
+"""What integration tests share: a browser, and packages that a page of docs/ shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
@@ -26,3 +30,24 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def install_from_page(tmp_path: Path) -> Callable[[Path], Path]:
+    """Install the package that a page shows (its first Python, its first TOML), and say into which folder."""
+
+    def install(page: Path) -> Path:
+        blocks = dict(re.findall(r"```(python|toml)\n(.*?)```", page.read_text(), flags=re.DOTALL)[:2])
+        modules = re.search(r'py-modules = \["(\w+)"\]', blocks["toml"])
+        assert modules is not None
+        source, target = tmp_path / "source", tmp_path / "site"
+        source.mkdir()
+        (source / f"{modules[1]}.py").write_text(blocks["python"])
+        (source / "pyproject.toml").write_text(blocks["toml"])
+        command = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+        subprocess.run(
+            [sys.executable, *command, "--target", str(target), str(source)], check=True, timeout=300
+        )
+        return target
+
+    return install

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 PAGE = Path(__file__).parents[3] / "docs" / "score-functions.md"
 
@@ -32,21 +30,10 @@ print(shares(router, 3))
 """
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """A folder in which pip has installed the package that the page shows."""
-    blocks = dict(re.findall(r"```(python|toml)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)[:2])
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "night_shift.py").write_text(blocks["python"])
-    (source / "pyproject.toml").write_text(blocks["toml"])
-    target = tmp_path / "site"
-    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([sys.executable, *install, "--target", str(target), str(source)], check=True, timeout=300)
-    return target
-
-
-def test_a_package_that_follows_the_page_appears_by_its_entry_points(installed: Path) -> None:
+def test_a_package_that_follows_the_page_appears_by_its_entry_points(
+    install_from_page: Callable[[Path], Path],
+) -> None:
+    installed = install_from_page(PAGE)
     path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
     decided = subprocess.run(
         [sys.executable, "-c", DECIDE],

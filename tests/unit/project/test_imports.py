@@ -22,6 +22,7 @@ HEAVY = (
 PACKAGES = (
     "evenload",
     "evenload.cli",
+    "evenload.governor",
     "evenload.kafka_connection",
     "evenload.telemetry_collector",
     "evenload.router",

@@ -1,0 +1,1 @@
+"""Which policy ends training runs soonest? On recorded workloads, in virtual time."""

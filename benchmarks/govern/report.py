@@ -1,0 +1,137 @@
+"""What the simulations came to: tables, the document, the picture, the goals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from benchmarks.results import machine
+from evenload.governor.metrics import Figures
+from evenload.governor.plugins import DEFAULT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OVER_BOUND_MAX = {0.5: 1.2, 1.0: 1.35, 1.5: 1.4}
+BELOW_OTHERS_MIN = {"las": 0.25, "elastic_fifo": 0.18, "power_mean": 0.15, "afs": 0.10}  # at load 1
+LONGEST_WAIT_MAX_S = 720.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A workload under a policy."""
+
+    load: float
+    workload: int
+    policy: str
+    bound_s: float
+    figures: Figures
+
+
+def mean_s(rows: Sequence[Row], load: float, policy: str) -> float:
+    """The mean completion of all workloads of a load, each counted alike."""
+    return mean(row.figures.mean_s for row in rows if (row.load, row.policy) == (load, policy))
+
+
+def bound_s(rows: Sequence[Row], load: float) -> float:
+    """The bound on it."""
+    return mean(row.bound_s for row in rows if row.load == load)
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """One load: means over its workloads, the lowest first."""
+    load = rows[0].load
+    title = f"load {load:g}: mean completion at least {bound_s(rows, load):,.0f} s under any policy"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for column in (
+        "mean s",
+        "over the bound",
+        "median s",
+        "p99 s",
+        "makespan s",
+        "in use",
+        "longest wait s",
+        "resizes",
+    ):
+        table.add_column(column, justify="right")
+    for policy in sorted({row.policy for row in rows}, key=lambda policy: mean_s(rows, load, policy)):
+        of_policy = [row.figures for row in rows if row.policy == policy]
+        table.add_row(
+            policy,
+            f"{mean_s(rows, load, policy):,.0f}",
+            f"{mean_s(rows, load, policy) / bound_s(rows, load):.2f}",
+            f"{mean(each.median_s for each in of_policy):,.0f}",
+            f"{mean(each.p99_s for each in of_policy):,.0f}",
+            f"{mean(each.makespan_s for each in of_policy):,.0f}",
+            f"{mean(each.utilisation for each in of_policy):.0%}",
+            f"{max(each.longest_wait_s for each in of_policy):,.0f}",
+            f"{mean(each.resizes_per_job for each in of_policy):.1f}",
+            style="bold" if policy == DEFAULT else "",
+        )
+    return table
+
+
+def misses(rows: Sequence[Row]) -> list[str]:
+    """The goals that the default policy missed."""
+    found = []
+    for load, over_max in OVER_BOUND_MAX.items():
+        over = mean_s(rows, load, DEFAULT) / bound_s(rows, load)
+        if over > over_max:
+            found.append(f"at load {load:g} {DEFAULT} is {over:.2f} times the bound, not {over_max}")
+    for policy, below_min in BELOW_OTHERS_MIN.items():
+        below = 1 - mean_s(rows, 1.0, DEFAULT) / mean_s(rows, 1.0, policy)
+        if below < below_min:
+            found.append(f"{DEFAULT} is {below:.1%} below {policy}, not {below_min:.0%}")
+    longest_s = max(row.figures.longest_wait_s for row in rows if row.policy == DEFAULT)
+    if longest_s > LONGEST_WAIT_MAX_S:
+        found.append(
+            f"a job waited {longest_s:.0f} s for its first step, not at most {LONGEST_WAIT_MAX_S:.0f} s"
+        )
+    return found
+
+
+def document(rows: Sequence[Row]) -> dict[str, Any]:
+    """All of it, for `results.write_json`."""
+    return {
+        "benchmark": "govern",
+        "machine": machine("numpy"),
+        "criterion": {
+            "over_bound_max": {f"{load:g}": value for load, value in OVER_BOUND_MAX.items()},
+            "below_others_min": BELOW_OTHERS_MIN,
+            "longest_wait_max_s": LONGEST_WAIT_MAX_S,
+        },
+        "runs": [
+            {
+                "load": row.load,
+                "workload": row.workload,
+                "policy": row.policy,
+                "bound_s": round(row.bound_s, 1),
+            }
+            | {name: round(value, 3) for name, value in asdict(row.figures).items()}
+            for row in rows
+        ],
+    }
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Mean completion over the bound, by policy; a panel for each load."""
+    from matplotlib.figure import Figure
+
+    loads = sorted({row.load for row in rows})
+    figure = Figure(figsize=(9, 3.2 * len(loads)), layout="constrained")
+    for axes, load in zip(figure.subplots(len(loads), squeeze=False)[:, 0], loads, strict=True):
+        names = sorted({row.policy for row in rows}, key=lambda name: mean_s(rows, load, name))
+        over = [mean_s(rows, load, name) / bound_s(rows, load) for name in names]
+        colors = ["#c7a252" if name == DEFAULT else "#9aa5b1" for name in names]
+        bars = axes.barh(names[::-1], over[::-1], color=colors[::-1])
+        axes.bar_label(bars, fmt="%.2f", padding=3, fontsize="small")
+        axes.axvline(1, color="#52606d", linewidth=1)
+        axes.set_xscale("log")
+        axes.set_title(f"load {load:g}: mean completion over the bound", loc="left", fontsize="medium")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure

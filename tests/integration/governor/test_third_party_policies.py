@@ -1,0 +1,37 @@
+"""What docs/policies.md teaches works as it stands, with a package that is really installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+PAGE = Path(__file__).parents[3] / "docs" / "policies.md"
+
+DECIDE = """
+from evenload.governor.decision import decide
+from evenload.governor.plugins import GuardedPolicy, known_policies, load_policy
+from evenload.governor.testing import make_job, make_state
+
+guarded = GuardedPolicy(load_policy("small_first"), name="small_first")
+state = make_state(make_job("large", samples_left=9e5), make_job("small", samples_left=1e5), num_slots=9)
+print("small_first" in known_policies(), decide(state, guarded), guarded.fault)
+"""
+
+
+def test_a_package_that_follows_the_page_appears_by_its_entry_point(
+    install_from_page: Callable[[Path], Path],
+) -> None:
+    installed = install_from_page(PAGE)
+    path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
+    decided = subprocess.run(
+        [sys.executable, "-c", DECIDE],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert decided.stdout == "True {'large': 1, 'small': 8} None\n"
