@@ -6,7 +6,7 @@ concave hull: the speeds that can be had on average by alternating between two s
 
 Invariants, checked in tests/property/governor/test_curves.py:
 1. The hull is concave, rises up to the best size and stays there.
-2. It is nowhere below a measured speed, and equals one at each of its corners.
+2. It is nowhere below the speed of a size worth having, and equals it at each corner.
 
 Source: Optimus (EuroSys 2018) and AFS (NSDI 2021) make greedy rules right by such hulls.
 """
@@ -14,7 +14,7 @@ Source: Optimus (EuroSys 2018) and AFS (NSDI 2021) make greedy rules right by su
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -46,6 +46,9 @@ class SpeedCurve:
             raise ValueError(f"a curve begins with 0 for size 0 and has a size above it, not {speeds[:5]}")
         if not all(0 < speed < math.inf for speed in speeds[1:]):
             raise ValueError("the speed at each size from 1 on has to be a number above 0")
+        known = [size for size in self.sizes if 0 < size < len(speeds)]
+        if not known or known != list(self.sizes) or not _rises([speeds[size] for size in known]):
+            raise ValueError(f"sizes worth having are ascending and each is faster, not {self.sizes[:5]}")
 
     @cached_property
     def corners(self) -> tuple[Corner, ...]:
@@ -78,6 +81,10 @@ class SpeedCurve:
         return tuple(high - low for low, high in pairwise(self.hull[: self.best_size + 1]))
 
 
+def _rises(values: Sequence[float]) -> bool:
+    return all(low < high for low, high in pairwise(values))
+
+
 def _is_above(middle: Corner, left: Corner, right: Corner) -> bool:
     """Whether a corner lies above the line between its neighbours."""
     return (middle.samples_per_s - left.samples_per_s) * (right.size - left.size) > (
@@ -98,11 +105,9 @@ def interpolated(measured: Mapping[int, float], *, among: Collection[int] | None
         speeds += [before + (after - before) * n / (high - low) for n in range(1, high - low)]
         speeds.append(after)
     sizes: list[int] = []
+    fastest = 0.0
     for size, speed in enumerate(speeds):
-        if (
-            size
-            and (among is None or size in among)
-            and speed > max(speeds[each] for each in (0, *sizes[-1:]))
-        ):
+        if speed > fastest and (among is None or size in among):
             sizes.append(size)
+            fastest = speed
     return SpeedCurve(tuple(speeds), tuple(sizes))

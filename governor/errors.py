@@ -2,6 +2,7 @@
 
 GovernorError
 +-- PolicyError   a policy that is named can't be had
+    +-- StuckError    a policy starts nothing, though all slots are free
 """
 
 from __future__ import annotations
@@ -37,3 +38,20 @@ class PolicyError(GovernorError):
     def __init__(self, name: str, known: tuple[str, ...], reason: str) -> None:
         self.name, self.known, self.reason = name, known, reason
         super().__init__(f"policy {name!r} {reason}. There are: {', '.join(known) or 'none'}.")
+
+
+class StuckError(GovernorError):
+    """A simulation would never end: its policy starts nothing, though all slots are free.
+
+    Attributes:
+        waiting: The ids of the jobs that wait.
+        num_slots: What there is.
+    """
+
+    def __init__(self, waiting: tuple[str, ...], num_slots: int) -> None:
+        self.waiting, self.num_slots = waiting, num_slots
+        named = ", ".join(waiting[:5]) + (", ..." if len(waiting) > 5 else "")
+        super().__init__(
+            f"the policy starts none of the {len(waiting)} jobs that wait ({named}) on {num_slots} free "
+            "slots: was one asked to have more?"
+        )

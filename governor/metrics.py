@@ -1,4 +1,4 @@
-"""What a workload's end tells of a policy: the figures that schedulers are compared by."""
+"""The figures that policies are compared by, of a workload that has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Figures:
     median_s: float
     p99_s: float
     makespan_s: float  # last end minus first submission
-    longest_wait_s: float  # until a job's first step
+    longest_wait_s: float  # for slots, of any job at any time
     utilisation: float  # of slot-seconds until the last end, the part that jobs held, 0 to 1
     resizes_per_job: float
 
@@ -37,7 +37,7 @@ def figures_of(ended: Sequence[Ended], num_slots: int) -> Figures:
         median_s=float(np.quantile(completions, 0.5)),
         p99_s=float(np.quantile(completions, 0.99)),
         makespan_s=makespan_s,
-        longest_wait_s=max(each.started_s - each.job.submitted_s for each in ended),
+        longest_wait_s=max(each.longest_wait_s for each in ended),
         utilisation=sum(each.slot_seconds for each in ended) / (num_slots * makespan_s),
         resizes_per_job=sum(each.num_resizes for each in ended) / len(ended),
     )

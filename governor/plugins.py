@@ -1,8 +1,9 @@
 """Policies by name, and what is done with one that misbehaves.
 
 Anybody's package can add a policy by an entry point in the group `evenload.policies`. Its answer is checked
-before anybody acts on it: one that raises, answers nonsense or takes more than a second is put aside, and the
-simplest elastic rule decides in its place until another policy is set.
+before anybody acts on it: one that raises, answers nonsense or answers after more than a second is put aside,
+and the simplest elastic rule decides in its place until another policy is set. One that never answers holds
+up whoever asked.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ def load_policy(name: str) -> Policy:
         )
     try:
         policy: Policy = next(iter(offers.values())).load()
-    except Exception as error:  # anybody's code runs on import
-        reason = f"can't be imported ({type(error).__name__}: {error})"
-        raise PolicyError(name, known, reason) from error
+    except (Exception, SystemExit) as error:  # anybody's code runs on import
+        raise PolicyError(name, known, f"can't be imported ({_said(error)})") from error
+    if not callable(policy):
+        raise PolicyError(name, known, f"is no function, but of type {type(policy).__name__}")
     return policy
 
 
@@ -65,9 +67,11 @@ class GuardedPolicy:
             begun_s = self._clock()
             try:
                 wish = self._policy(state)
+                if isinstance(wish, Mapping):
+                    wish = dict(wish)  # what was checked is what is used
                 fault = nonsense(state, wish)
-            except Exception as error:  # noqa: BLE001 - anybody's code
-                fault = f"it raised {type(error).__name__}: {error}"
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - anybody's code
+                fault = f"it raised {_said(error)}"
             else:
                 took_s = self._clock() - begun_s
                 if fault is None and took_s <= SECONDS_MAX:
@@ -84,16 +88,25 @@ def nonsense(state: ClusterState, wish: object) -> str | None:
     jobs = {job.job_id: job for job in state.jobs}
     for job_id, size in wish.items():
         if job_id not in jobs:
-            return f"it named {str(job_id)[:80]!r}, which is no job"
+            return f"it named {repr(job_id)[:80]}, which is no job"
         if isinstance(size, bool) or not isinstance(size, int):
-            return f"it gave {job_id} {str(size)[:80]}, not a whole number"
-        largest = max(jobs[job_id].max_size, jobs[job_id].asked_size)
+            return f"it gave {job_id} a size of type {type(size).__name__}, not int"
+        largest = max(jobs[job_id].max_size, jobs[job_id].asked_size, jobs[job_id].size)
         if not 0 <= size <= largest:
             return f"it gave {job_id} {size} slots, which may have 0 to {largest}"
     total = sum(wish.values())
     if total > state.num_slots:
         return f"it gave out {total} slots of {state.num_slots}"
     return None
+
+
+def _said(error: BaseException) -> str:
+    """An error of anybody's code, in a line: its own text may be anything, or fail."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - anybody's code
+        text = "its text can't be had"
+    return f"{type(error).__name__}: {text[:200]}"
 
 
 def _offered() -> dict[str, list[EntryPoint]]:

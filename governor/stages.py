@@ -4,7 +4,7 @@ Slots are taken where least is lost by it and given where most is gained. Both a
 change of speed over what is left: by what part of its remaining time a job ends sooner or later.
 
 Invariants, checked in tests/property/governor/test_decisions.py:
-1. No stage hands out more slots than there are, or gives a job fewer than its least, but for none.
+1. No stage hands out more slots than there are; a job has none, or at least its least size.
 2. Who has waited too long has a place, where there is one for each of those.
 """
 
@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from evenload.governor.policies.dealing import TURN_S, fill, min_size, turn
+from evenload.governor.policies.dealing import TURN_S, turn
 from evenload.governor.state import ClusterState, JobView
 
 HORIZON_S = 900.0  # a resize has to pay back within it: by then, much else will have changed
@@ -42,7 +42,11 @@ def give_places(state: ClusterState, sizes: Mapping[str, int], *, wait_max_s: fl
     those who have waited so long, they take turns.
     """
     owed = [job for job in state.jobs if is_owed_place(job, wait_max_s)]
-    placed = fill(sorted(owed, key=turn), min_size, state.num_slots)
+    placed: dict[str, int] = {}
+    for job in sorted(owed, key=turn):
+        if sum(placed.values()) + job.least_size > state.num_slots:
+            break  # nobody comes in between: a large one would wait for ever while small ones begin by turns
+        placed[job.job_id] = job.least_size
     new = {job.job_id: max(sizes.get(job.job_id, 0), placed.get(job.job_id, 0)) for job in state.jobs}
     excess = sum(new.values()) - state.num_slots
     excess -= _take_slots(state.jobs, new, excess)
@@ -51,10 +55,8 @@ def give_places(state: ClusterState, sizes: Mapping[str, int], *, wait_max_s: fl
 
 
 def is_owed_place(job: JobView, wait_max_s: float) -> bool:
-    """Whether a job has waited too long, or did before the turn that it has now."""
-    if job.size:
-        return job.waited_s >= wait_max_s and job.held_s < TURN_S
-    return job.held_s >= wait_max_s
+    """Whether a job has waited too long, or had before the turn that it has now."""
+    return job.waiting_s >= wait_max_s and job.running_s < TURN_S
 
 
 def _take_slots(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int) -> int:
@@ -64,7 +66,7 @@ def _take_slots(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int)
         size = sizes[job.job_id]
         return (Change(job, size, size - 1).worth, -job.submitted_s, job.job_id)
 
-    by_id = {job.job_id: job for job in jobs if sizes[job.job_id] > job.min_size}
+    by_id = {job.job_id: job for job in jobs if sizes[job.job_id] > job.least_size}
     queue = [loss(job) for job in by_id.values()]
     heapq.heapify(queue)
     num_taken = 0
@@ -72,7 +74,7 @@ def _take_slots(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int)
         job = by_id[heapq.heappop(queue)[2]]
         sizes[job.job_id] -= 1
         num_taken += 1
-        if sizes[job.job_id] > job.min_size:
+        if sizes[job.job_id] > job.least_size:
             heapq.heappush(queue, loss(job))
     return num_taken
 
@@ -87,14 +89,17 @@ def _take_jobs(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int) 
         sizes[job.job_id] = 0
 
 
-def round_down(state: ClusterState, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Each job's size becomes one that is worth having; the slots that this frees are dealt out.
+def round_down(state: ClusterState, sizes: Mapping[str, int], *, num_used: int) -> dict[str, int]:
+    """Each job's size becomes one that is worth having; the slots that this leaves are dealt out.
 
     The size that its user asked for stays, whatever it is worth.
+
+    Args:
+        num_used: As many slots are to be in use at most: a policy may want to leave some.
     """
     new = {job.job_id: _rounded(job, sizes.get(job.job_id, 0)) for job in state.jobs}
-    num_freed = sum(sizes.values()) - sum(new.values())
-    while num_freed:
+    num_freed = num_used - sum(new.values())
+    while num_freed > 0:
         steps = [
             Change(job, new[job.job_id], larger)
             for job in state.jobs
@@ -128,15 +133,12 @@ def hold(
     begun at its size just now, or is about to end, stays.
 
     Args:
-        overriding: Jobs whose new size is no matter of gain.
+        overriding: Jobs that start, whatever they gain by it.
     """
     if state.num_free < 0:  # slots were lost: nobody can stay as it is for sure
         return dict(sizes)
     new = {
-        job.job_id: job.size
-        if job.job_id not in overriding and _stays(job, sizes[job.job_id])
-        else sizes[job.job_id]
-        for job in state.jobs
+        job.job_id: job.size if _stays(job, sizes[job.job_id]) else sizes[job.job_id] for job in state.jobs
     }
     _put_off(state, new, overriding)
     _give_back(state, new)

@@ -24,7 +24,7 @@ from evenload.governor.simulation import simulate
 
 NUM_SLOTS = 64
 RESIZE_COST_S = 15.0
-WAIT_MAX_S = 600.0  # the default policy's patience; the others are as their papers have them
+WAIT_MAX_S = 600.0  # under the default policy; under others nobody is owed a turn
 DEFAULT_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -48,13 +48,17 @@ def govern(quick: bool, folder: Path | None) -> None:
                 workload = pollux_workload(data / "traces", load, number)
                 bound_s = mean_completion_bound(workload, NUM_SLOTS)
                 for name in known_policies():
+                    # In virtual time, only the answers count: a busy machine isn't a policy's fault.
+                    policy = GuardedPolicy(load_policy(name), name=name, clock=lambda: 0.0)
                     ended = simulate(
                         workload,
-                        GuardedPolicy(load_policy(name), name=name),
+                        policy,
                         num_slots=NUM_SLOTS,
                         resize_cost_s=RESIZE_COST_S,
                         wait_max_s=WAIT_MAX_S if name == DEFAULT else math.inf,
                     )
+                    if policy.fault:
+                        raise click.ClickException(policy.fault)
                     rows.append(Row(load, number, name, bound_s, figures_of(ended, NUM_SLOTS)))
             console.print(table_of([row for row in rows if row.load == load]))
     keep(document(rows), lambda: draw(rows), folder, is_whole=not quick)

@@ -42,19 +42,19 @@ def pollux_workload(folder: Path, load: float, number: int) -> list[Submission]:
     with (folder / "pollux" / LOADS[load] / f"workload-{number}.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             key = row["application"], int(row["batch_size"])
-            measured = curves[key]
+            measured, asked_size = curves[key], int(row["num_replicas"])
             jobs.append(
                 Submission(
                     job_id=row["name"],
                     submitted_s=float(row["time"]),
-                    asked_size=int(row["num_replicas"]),
+                    asked_size=asked_size,
                     samples=samples_of(folder, *key),
-                    speed=interpolated(measured, among=[size for size in measured if is_even(size)]),
+                    speed=interpolated(measured, among={asked_size, *filter(fills_nodes, measured)}),
                 )
             )
     return sorted(jobs, key=lambda job: job.submitted_s)
 
 
-def is_even(size: int) -> bool:
+def fills_nodes(size: int) -> bool:
     """Whether its nodes, where there is more than one, are used as a whole."""
     return size <= GPUS_PER_NODE or size % GPUS_PER_NODE == 0

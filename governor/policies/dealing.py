@@ -1,6 +1,7 @@
 """What rules are made of: filling sizes in an order, and dealing slots one by one.
 
-Nobody is given more than the size at which it is fastest. Where two are equal, the earlier in the order wins.
+Dealing gives nobody more than the size at which it is fastest. Where two are equal, the earlier in the order
+wins.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ TURN_S = 300.0
 def turn(job: JobView) -> tuple[int, float]:
     """Sorts by whose turn it is: who began one ends it, then who has been without for longest."""
     if job.size:
-        return (0 if job.held_s < TURN_S else 2, -job.held_s)
-    return (1, -job.held_s)
+        return (0 if job.running_s < TURN_S else 2, -job.running_s)
+    return (1, -job.waiting_s)
 
 
 def asked_size(job: JobView) -> int:
@@ -25,9 +26,9 @@ def asked_size(job: JobView) -> int:
     return job.asked_size
 
 
-def min_size(job: JobView) -> int:
+def least_size(job: JobView) -> int:
     """The least that it runs with."""
-    return job.min_size
+    return job.least_size
 
 
 def fill(jobs: Iterable[JobView], size_of: Callable[[JobView], int], num_slots: int) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evenload.governor.policies.dealing import deal_best, deal_in_turn, fill, min_size
+from evenload.governor.policies.dealing import deal_best, deal_in_turn, fill, least_size
 from evenload.governor.state import ClusterState, JobView, Sizes
 
 FAIRNESS = -1.0  # Pollux' p: the more negative, the more the worst-off counts
@@ -15,13 +15,13 @@ def elastic_fifo(state: ClusterState) -> Sizes:
 
     Source: Voda's ElasticFIFO (Hou, Yang and Chou, IC2E 2023).
     """
-    return deal_in_turn(state.jobs, fill(state.jobs, min_size, state.num_slots), state.num_slots)
+    return deal_in_turn(state.jobs, fill(state.jobs, least_size, state.num_slots), state.num_slots)
 
 
 def equi(state: ClusterState) -> Sizes:
     """Equal parts for all; where there are not enough, for those that have had least."""
     jobs = sorted(state.jobs, key=lambda job: job.slot_seconds)
-    return deal_in_turn(jobs, fill(jobs, min_size, state.num_slots), state.num_slots)
+    return deal_in_turn(jobs, fill(jobs, least_size, state.num_slots), state.num_slots)
 
 
 def optimus(state: ClusterState) -> Sizes:
@@ -54,4 +54,4 @@ def power_mean(state: ClusterState) -> Sizes:
 
 def _shortest_then_best(state: ClusterState, gain: Callable[[JobView, int], float]) -> Sizes:
     jobs = sorted(state.jobs, key=lambda job: job.samples_left / job.speed.hull[1])
-    return deal_best(jobs, fill(jobs, min_size, state.num_slots), state.num_slots, gain)
+    return deal_best(jobs, fill(jobs, least_size, state.num_slots), state.num_slots, gain)

@@ -15,7 +15,9 @@ EXPONENT = 0.6  # of the common speed-up
 
 def hesrpt(state: ClusterState) -> Sizes:
     """Parts by rank of what is left, rounded down; the rest to the largest fractions, then the shortest."""
-    longest_first = sorted(state.jobs, key=lambda job: -job.samples_left / job.speed.hull[1])
+    longest_first = sorted(
+        state.jobs, key=lambda job: (-job.samples_left / job.speed.hull[1], -job.submitted_s)
+    )
     if not longest_first:
         return {}
     c = 1 / (1 - EXPONENT)

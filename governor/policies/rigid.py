@@ -13,7 +13,7 @@ def fifo(state: ClusterState) -> Sizes:
     sizes = _running(state)
     num_free = state.num_slots - sum(sizes.values())
     for job in state.jobs:
-        if job.size:
+        if job.job_id in sizes:
             continue
         if job.asked_size > num_free:
             break
@@ -23,14 +23,14 @@ def fifo(state: ClusterState) -> Sizes:
 
 
 def fifo_backfill(state: ClusterState) -> Sizes:
-    """The same, but whoever fits comes before whom doesn't (backfilling, without reservation)."""
+    """The same, but those that don't fit are passed over (backfilling, without reservation)."""
     sizes = _running(state)
-    waiting = [job for job in state.jobs if not job.size]
+    waiting = [job for job in state.jobs if job.job_id not in sizes]
     return sizes | fill(waiting, asked_size, state.num_slots - sum(sizes.values()))
 
 
 def round_robin(state: ClusterState) -> Sizes:
-    """Everybody for 300 s in turn."""
+    """Turns of 300 s; one that doesn't fit beside those in turn is passed over."""
     return fill(sorted(state.jobs, key=turn), asked_size, state.num_slots)
 
 
@@ -50,5 +50,5 @@ def srtf(state: ClusterState) -> Sizes:
 
 
 def _running(state: ClusterState) -> dict[str, int]:
-    """Who runs, as it is: fewer of them, by submission, where slots were lost."""
+    """Those that run, at the size that they have; where slots were lost, not all of them."""
     return fill((job for job in state.jobs if job.size), lambda job: job.size, state.num_slots)

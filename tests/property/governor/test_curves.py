@@ -12,9 +12,10 @@ from evenload.governor.curves import SpeedCurve, interpolated
 
 speeds = st.floats(1e-3, 1e6)
 curves = st.builds(
-    lambda first, more: interpolated({1: first, **more}),
+    lambda first, more, among: interpolated({1: first, **more}, among={1, *among}),
     speeds,
     st.dictionaries(st.integers(2, 40), speeds, max_size=8),
+    st.sets(st.integers(2, 40)),
 )
 
 

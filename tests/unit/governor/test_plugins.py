@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from itertools import count
@@ -38,8 +40,10 @@ def test_the_built_in_ones_are_known_by_name() -> None:
 
 
 def test_a_name_that_is_not_known_is_refused_with_those_that_are() -> None:
-    with pytest.raises(PolicyError, match=r"policy 'fastest' is not known. There are: .*smartfill"):
+    with pytest.raises(PolicyError, match=r"policy 'fastest' is not known. There are: .*smartfill") as caught:
         load_policy("fastest")
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), copied.name, copied.known) == (str(caught.value), "fastest", known_policies())
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,7 @@ def test_a_name_that_is_not_known_is_refused_with_those_that_are() -> None:
     [
         ([("mine", "a:f"), ("mine", "b:f")], r"is offered by more than one package \(a:f and b:f\)"),
         ([("mine", "no_such_package:f")], r"can't be imported \(ModuleNotFoundError"),
+        ([("mine", "math:pi")], "is no function, but of type float"),
     ],
 )
 def test_one_that_can_not_be_had_is_refused(
@@ -68,8 +73,9 @@ def _raise(_: object) -> Any:
         (_raise, "it raised RuntimeError: no idea"),
         (lambda _: None, "it answered NoneType, not a mapping"),
         (lambda _: {"c": 1}, "it named 'c', which is no job"),
-        (lambda _: {"a": 1.0}, "it gave a 1.0, not a whole number"),
-        (lambda _: {"a": True}, "it gave a True, not a whole number"),
+        (sys.exit, "it raised SystemExit: ClusterState("),
+        (lambda _: {"a": 1.0}, "it gave a a size of type float, not int"),
+        (lambda _: {"a": True}, "it gave a a size of type bool, not int"),
         (lambda _: {"a": -1}, "it gave a -1 slots, which may have 0 to 8"),
         (lambda _: {"a": 9}, "it gave a 9 slots, which may have 0 to 8"),
         (lambda _: {"a": 5, "b": 5}, "it gave out 10 slots of 8"),

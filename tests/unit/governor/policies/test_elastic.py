@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from evenload.governor.policies import afs, elastic, hesrpt
+import pytest
+
+from evenload.governor.policies import afs, elastic, hesrpt, smartfill
+from evenload.governor.state import Policy
 from evenload.governor.testing import make_curve, make_job, make_state
 
+ALL = (elastic.elastic_fifo, elastic.equi, elastic.optimus, elastic.power_mean, afs.afs, hesrpt.hesrpt)
 FLAT = make_curve(lambda size: 100.0 * size**0.1, 8)
 
 
@@ -54,12 +58,17 @@ def test_hesrpt_gives_the_shortest_most_and_everybody_something() -> None:
 def test_nobody_gets_more_than_makes_it_faster() -> None:
     small = make_curve(lambda size: float(min(size, 2)), 8)
     state = make_state(make_job("a", speed=small), make_job("b", submitted_s=1, speed=small))
-    for policy in (
-        elastic.elastic_fifo,
-        elastic.equi,
-        elastic.optimus,
-        elastic.power_mean,
-        afs.afs,
-        hesrpt.hesrpt,
-    ):
-        assert policy(state) == {"a": 2, "b": 2}, policy.__name__
+    for policy in ALL:
+        assert policy(state) == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("policy", [*ALL, smartfill.smartfill])
+def test_of_equal_jobs_the_first_gets_no_less_than_the_next(policy: Policy) -> None:
+    curve = make_curve(lambda size: size**0.5, 8)
+    sizes = policy(make_state(*(make_job(f"{n}", submitted_s=n, speed=curve) for n in range(4)), num_slots=7))
+    assert [sizes.get(f"{n}", 0) for n in range(4)] == sorted(sizes.values(), reverse=True)
+
+
+@pytest.mark.parametrize("policy", [*ALL, smartfill.smartfill])
+def test_without_slots_nobody_gets_any(policy: Policy) -> None:
+    assert not any(policy(make_state(make_job("a"), num_slots=0)).values())

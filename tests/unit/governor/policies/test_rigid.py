@@ -22,10 +22,10 @@ def test_where_slots_were_lost_the_first_go_on() -> None:
 
 
 def test_round_robin_ends_a_turn_before_the_next_begins() -> None:
-    in_turn = make_job("in turn", asked_size=8, size=8, held_s=299)
-    waits = make_job("waits", asked_size=8, held_s=1000)
+    in_turn = make_job("in turn", asked_size=8, size=8, running_s=299)
+    waits = make_job("waits", asked_size=8, waiting_s=1000)
     assert rigid.round_robin(make_state(in_turn, waits)) == {"in turn": 8}
-    had_it = make_job("had it", asked_size=8, size=8, held_s=300)
+    had_it = make_job("had it", asked_size=8, size=8, running_s=300)
     assert rigid.round_robin(make_state(had_it, waits)) == {"waits": 8}
 
 
