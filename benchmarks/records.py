@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,15 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["RandomRecords", "Records", "Rows", "cifar10", "cola", "texts_and_images"]
+__all__ = ["RandomRecords", "Records", "Rows", "cifar10", "cola", "data_folder", "texts_and_images"]
 
 _TEXTS_PER_IMAGE = 4
+_DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def data_folder() -> Path:
+    """Where real data is: `EVENLOAD_TEST_DATA`, or shared/data beside the checkout. It may not be there."""
+    return Path(os.environ.get("EVENLOAD_TEST_DATA") or _DEFAULT_DATA)
 
 
 class Records(Protocol):

@@ -10,7 +10,6 @@ The rows come from `EVENLOAD_TEST_DATA` (default ../shared/data); see there for 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from rich.table import Table
 from benchmarks.layouts import Layout
 from benchmarks.one_load import load_once
 from benchmarks.outcome import ALLOWED_POINTS, POINT, Outcome, are_all_within_a_point
-from benchmarks.records import Rows, cifar10, cola, texts_and_images
+from benchmarks.records import Rows, cifar10, cola, data_folder, texts_and_images
 from benchmarks.results import keep, machine, results_option
 from benchmarks.stage import BROKER_PROPERTIES, Stage
 from benchmarks.strategies import EVENLOAD, STRATEGIES, Strategy
@@ -33,7 +32,6 @@ from evenload.local_cluster import temporary_cluster
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
 LOAD_OF_FREE = 0.3
 ALL = (*STRATEGIES.values(), Strategy("record counts", by_record_counts))
 
@@ -87,7 +85,7 @@ def uneven(quick: bool, folder: Path | None) -> None:
     """How full brokers end up where partitions lie unevenly; exit status 1 if evenload misses its goal."""
     console = Console(highlight=False)
     console.width = max(console.width, 110)
-    data = Path(os.environ.get("EVENLOAD_TEST_DATA") or DEFAULT_DATA)
+    data = data_folder()
     if not data.is_dir():
         raise click.ClickException(
             f"no data in {data}: set EVENLOAD_TEST_DATA to a folder with cola/ and cifar10/"

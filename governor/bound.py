@@ -13,7 +13,6 @@ for this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -66,18 +65,15 @@ class _Filled:
     """A job's samples, filled into intervals and slopes of its hull where they cost least."""
 
     def __init__(self, job: Submission, starts: np.ndarray, lengths: np.ndarray) -> None:
-        slopes, widths = [], []
-        for low, high in pairwise(job.speed.corners):
-            slopes.append((high.samples_per_s - low.samples_per_s) / (high.size - low.size))
-            widths.append(high.size - low.size)
+        sizes, speeds = np.array(job.speed.corners).T
+        widths, slopes = np.diff(sizes), np.diff(speeds) / np.diff(sizes)
         first = int(np.searchsorted(starts, job.submitted_s))
         self._first, self._samples = first, job.samples
         late = (starts[first:] - job.submitted_s) / job.samples
-        self._slopes = np.array(slopes)
         self._late = np.repeat(late, len(slopes))
-        self._room = (lengths[first:, None] * np.array(widths) * self._slopes).ravel()
+        self._room = (lengths[first:, None] * widths * slopes).ravel()
         self._num_intervals, self._num_slopes = len(late), len(slopes)
-        self._slots_per_sample = np.tile(1 / self._slopes, len(late))
+        self._slots_per_sample = np.tile(1 / slopes, len(late))
 
     def fill(self, prices: np.ndarray, used: np.ndarray) -> float:
         """The least that its samples cost; adds the slot-seconds of each interval to `used`."""

@@ -2,7 +2,7 @@
 
 GovernorError
 +-- PolicyError   a policy that is named can't be had
-    +-- StuckError    a policy starts nothing, though all slots are free
++-- StuckError    a policy starts nothing, though all slots are free
 """
 
 from __future__ import annotations

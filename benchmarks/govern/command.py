@@ -8,7 +8,6 @@ no policy can be below.
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from benchmarks.govern.report import Row, document, draw, misses, table_of
 from benchmarks.govern.workloads import LOADS, pollux_workload
+from benchmarks.records import data_folder
 from benchmarks.results import keep, results_option, tell_misses
 from evenload.governor.bound import mean_completion_bound
 from evenload.governor.metrics import figures_of
@@ -25,7 +25,6 @@ from evenload.governor.simulation import simulate
 NUM_SLOTS = 64
 RESIZE_COST_S = 15.0
 WAIT_MAX_S = 600.0  # under the default policy; under others nobody is owed a turn
-DEFAULT_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 @click.command()
@@ -37,7 +36,7 @@ def govern(quick: bool, folder: Path | None) -> None:
     """How soon runs end under each policy; exit status 1 if the default misses its goals."""
     console = Console(highlight=False)
     console.width = max(console.width, 110)
-    data = Path(os.environ.get("EVENLOAD_TEST_DATA") or DEFAULT_DATA)
+    data = data_folder()
     if not (data / "traces").is_dir():
         raise click.ClickException(f"no data in {data}: set EVENLOAD_TEST_DATA to a folder with traces/")
     rows: list[Row] = []

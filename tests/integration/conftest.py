@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -33,10 +34,10 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def install_from_page(tmp_path: Path) -> Callable[[Path], Path]:
-    """Install the package that a page shows (its first Python, its first TOML), and say into which folder."""
+def run_with_package(tmp_path: Path) -> Callable[[Path, str], str]:
+    """Run a program where the package is installed that a page shows (its first Python, its first TOML)."""
 
-    def install(page: Path) -> Path:
+    def run(page: Path, program: str) -> str:
         blocks = dict(re.findall(r"```(python|toml)\n(.*?)```", page.read_text(), flags=re.DOTALL)[:2])
         modules = re.search(r'py-modules = \["(\w+)"\]', blocks["toml"])
         assert modules is not None
@@ -48,6 +49,14 @@ def install_from_page(tmp_path: Path) -> Callable[[Path], Path]:
         subprocess.run(
             [sys.executable, *command, "--target", str(target), str(source)], check=True, timeout=300
         )
-        return target
+        path = os.pathsep.join(filter(None, [str(target), os.environ.get("PYTHONPATH")]))
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout
 
-    return install
+    return run

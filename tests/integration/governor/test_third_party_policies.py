@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,16 +19,6 @@ print("small_first" in known_policies(), decide(state, guarded), guarded.fault)
 
 
 def test_a_package_that_follows_the_page_appears_by_its_entry_point(
-    install_from_page: Callable[[Path], Path],
+    run_with_package: Callable[[Path, str], str],
 ) -> None:
-    installed = install_from_page(PAGE)
-    path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
-    decided = subprocess.run(
-        [sys.executable, "-c", DECIDE],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert decided.stdout == "True {'large': 1, 'small': 8} None\n"
+    assert run_with_package(PAGE, DECIDE) == "True {'large': 1, 'small': 8} None\n"

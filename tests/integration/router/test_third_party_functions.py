@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,19 +28,9 @@ print(shares(router, 3))
 
 
 def test_a_package_that_follows_the_page_appears_by_its_entry_points(
-    install_from_page: Callable[[Path], Path],
+    run_with_package: Callable[[Path, str], str],
 ) -> None:
-    installed = install_from_page(PAGE)
-    path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
-    decided = subprocess.run(
-        [sys.executable, "-c", DECIDE],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert decided.stdout.splitlines() == [
+    assert run_with_package(PAGE, DECIDE).splitlines() == [
         "{0: 0.5, 1: 0.25, 2: 0.25} {1: 0.5, 2: 0.5}",
         "()",
         "{0: 0.25, 1: 0.25, 2: 0.25, 3: 0.25}",
