@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
 
 from evenload.governor.errors import PolicyError
 from evenload.governor.policies.elastic import elastic_fifo
 from evenload.governor.state import ClusterState, Policy, Sizes
+from evenload.plugin_offers import offered
 
 GROUP = "evenload.policies"
 DEFAULT = "smartfill"
@@ -23,7 +23,7 @@ SECONDS_MAX = 1.0  # for one answer
 
 def known_policies() -> tuple[str, ...]:
     """All names that can be set."""
-    return tuple(sorted(_offered()))
+    return tuple(sorted(offered(GROUP)))
 
 
 def load_policy(name: str) -> Policy:
@@ -32,11 +32,10 @@ def load_policy(name: str) -> Policy:
     Raises:
         PolicyError: There is none of this name, there are two, or it can't be imported.
     """
-    offered = _offered()
-    known = tuple(sorted(offered))
-    if name not in offered:
+    known = known_policies()
+    if name not in known:
         raise PolicyError(name, known, "is not known")
-    offers = {offer.value: offer for offer in offered[name]}
+    offers = {offer.value: offer for offer in offered(GROUP)[name]}
     if len(offers) > 1:
         raise PolicyError(
             name, known, f"is offered by more than one package ({' and '.join(sorted(offers))})"
@@ -107,10 +106,3 @@ def _said(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - anybody's code
         text = "its text can't be had"
     return f"{type(error).__name__}: {text[:200]}"
-
-
-def _offered() -> dict[str, list[EntryPoint]]:
-    offered: dict[str, list[EntryPoint]] = {}
-    for entry_point in entry_points(group=GROUP):
-        offered.setdefault(entry_point.name, []).append(entry_point)
-    return offered

@@ -19,14 +19,11 @@ Invariants, checked in tests/unit/router/test_plugins.py:
 
 from __future__ import annotations
 
-import functools
-import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, NamedTuple, TypeVar
 
+from evenload.plugin_offers import offered
 from evenload.router.errors import PluginError, RouterError, WeightError
 
 __all__ = ["GOALS", "SCORE_FUNCTIONS", "PutAside", "Weighted", "WeightedPlugins", "is_built_in"]
@@ -75,7 +72,7 @@ class WeightedPlugins(Generic[F]):
         self._group = group
         self._given = dict(functions or {})
         self._needs_one = needs_one
-        self._offered = _offered(group)
+        self._offered = offered(group)
         self._current = self._build(weights)
 
     @property
@@ -175,23 +172,3 @@ class PutAside(Generic[F]):
 def is_built_in(function: object) -> bool:
     """Whether a function is one of this package's own."""
     return getattr(function, "__module__", "").startswith(f"{__package__}.")
-
-
-def _offered(group: str) -> Mapping[str, Sequence[EntryPoint]]:
-    # A package that is installed or removed changes the folder that it is in.
-    return _offered_by(group, tuple((folder, _changed_at_ns(folder)) for folder in sys.path))
-
-
-def _changed_at_ns(folder: str) -> int:
-    try:
-        return os.stat(folder or os.curdir).st_mtime_ns
-    except OSError:
-        return 0  # there may be none
-
-
-@functools.lru_cache(maxsize=4)  # a file of each installed package is read: tens of milliseconds
-def _offered_by(group: str, _path: tuple[tuple[str, int], ...]) -> Mapping[str, Sequence[EntryPoint]]:
-    offered: dict[str, list[EntryPoint]] = {}
-    for entry_point in entry_points(group=group):
-        offered.setdefault(entry_point.name, []).append(entry_point)
-    return offered

@@ -58,7 +58,7 @@ def test_one_that_can_not_be_had_is_refused(
     monkeypatch: pytest.MonkeyPatch, offers: list[tuple[str, str]], reason: str
 ) -> None:
     offered = [EntryPoint(name, value, plugins.GROUP) for name, value in offers]
-    monkeypatch.setattr(plugins, "entry_points", lambda **_: offered)
+    monkeypatch.setattr(plugins, "offered", lambda _: {"mine": offered})
     with pytest.raises(PolicyError, match=reason):
         load_policy("mine")
 
