@@ -1,8 +1,18 @@
 """What can go wrong in sizing runs.
 
 GovernorError
-+-- PolicyError   a policy that is named can't be had
-+-- StuckError    a policy starts nothing, though all slots are free
++-- PolicyError              a policy that is named can't be had
++-- StuckError               a policy starts nothing, though all slots are free
++-- TraceError               a trace of jobs can't be understood
++-- JobUnknownError          there is no job of this name
++-- JobConflictError         there is one of this name that is something else
++-- EngineUnreachableError   what the cluster does can't be known now; later it can
++-- JournalError             what was written down may be kept or not
+|   +-- JournalTakenError    another governor writes it now
++-- GovernorUnreachableError no governor answers at a URL
++-- GovernorRefusedError     a governor says no
++-- GovernorEndedError       nothing is governed here any more
++-- RecordError              what stands in the journal isn't one of its records
 """
 
 from __future__ import annotations
@@ -55,3 +65,104 @@ class StuckError(GovernorError):
             f"the policy starts none of the {len(waiting)} jobs that wait ({named}) on {num_slots} free "
             "slots: was one asked to have more?"
         )
+
+
+class TraceError(GovernorError):
+    """A trace of jobs, or a file of their speeds, can't be understood; the message says where."""
+
+
+class JobUnknownError(GovernorError):
+    """There is no job of this name.
+
+    Attributes:
+        job_id: The name.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"there is no job {job_id!r}")
+
+
+class JobConflictError(GovernorError):
+    """A job of this name was submitted before, and is something else.
+
+    Attributes:
+        job_id: The name.
+        differing: What it is and what was asked for now, by field.
+    """
+
+    def __init__(self, job_id: str, differing: dict[str, tuple[object, object]]) -> None:
+        self.job_id, self.differing = job_id, differing
+        told = "; ".join(f"{field} {known!r}, now {asked!r}" for field, (known, asked) in differing.items())
+        super().__init__(f"there is a job {job_id!r} that differs: {told[:500]}. Give this one another name.")
+
+
+class EngineUnreachableError(GovernorError):
+    """What the cluster does can't be known now, or an order may have arrived or not."""
+
+    retriable = True
+
+
+class JournalError(GovernorError):
+    """What was to be written down may be kept or not: only beginning anew with what was kept tells."""
+
+    retriable = True
+
+
+class JournalTakenError(JournalError):
+    """Another governor has taken the journal; this one does nothing any more."""
+
+    retriable = False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "another governor has taken over: it writes the journal now, and this one stops. Two at a time "
+            "would start jobs twice."
+        )
+
+
+class RecordError(GovernorError):
+    """What stands in the journal's topic can't be understood.
+
+    Attributes:
+        key: Its key, as it can be printed.
+        reason: Why it can't.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        self.key, self.reason = key, reason
+        super().__init__(f"the journal's record {key} can't be understood: {reason}")
+
+
+class GovernorEndedError(GovernorError):
+    """Nothing is governed here any more: the service ends, or another one has taken over."""
+
+    def __init__(self) -> None:
+        super().__init__("the governor has ended; ask the one that runs now")
+
+
+class GovernorUnreachableError(GovernorError):
+    """No governor answers at a URL.
+
+    Attributes:
+        url: Where it was asked.
+        reason: What happened.
+    """
+
+    retriable = True
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(f"no governor answers at {url}: {reason}"[:600])
+
+
+class GovernorRefusedError(GovernorError):
+    """A governor says no, in its own words.
+
+    Attributes:
+        status: Of HTTP.
+    """
+
+    def __init__(self, status: int, sentence: str) -> None:
+        self.status = status
+        super().__init__(sentence)

@@ -17,10 +17,10 @@ from benchmarks.govern.report import Row, document, draw, misses, table_of
 from benchmarks.govern.workloads import LOADS, pollux_workload
 from benchmarks.records import data_folder
 from benchmarks.results import keep, results_option, tell_misses
-from evenload.governor.bound import mean_completion_bound
-from evenload.governor.metrics import figures_of
-from evenload.governor.plugins import DEFAULT, GuardedPolicy, known_policies, load_policy
-from evenload.governor.simulation import simulate
+from evenload.governor.deciding.plugins import DEFAULT, GuardedPolicy, known_policies, load_policy
+from evenload.governor.simulating.bound import mean_completion_bound
+from evenload.governor.simulating.metrics import figures_of
+from evenload.governor.simulating.simulation import Costs, simulate
 
 NUM_SLOTS = 64
 RESIZE_COST_S = 15.0
@@ -53,7 +53,7 @@ def govern(quick: bool, folder: Path | None) -> None:
                         workload,
                         policy,
                         num_slots=NUM_SLOTS,
-                        resize_cost_s=RESIZE_COST_S,
+                        costs=Costs(start_s=RESIZE_COST_S),
                         wait_max_s=WAIT_MAX_S if name == DEFAULT else math.inf,
                     )
                     if policy.fault:

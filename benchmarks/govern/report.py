@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from benchmarks.results import machine
-from evenload.governor.metrics import Figures
-from evenload.governor.plugins import DEFAULT
+from evenload.governor.deciding.plugins import DEFAULT
+from evenload.governor.simulating.metrics import Figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ import math
 from collections import defaultdict
 from pathlib import Path
 
-from evenload.governor.curves import interpolated
-from evenload.governor.simulation import Submission
+from evenload.governor.deciding.curves import interpolated
+from evenload.governor.simulating.simulation import Submission
 
 GPUS_PER_NODE = 4
 LOADS = {0.5: "workloads-0.5", 1.0: "workloads", 1.5: "workloads-1.5"}
@@ -46,6 +46,7 @@ def pollux_workload(folder: Path, load: float, number: int) -> list[Submission]:
             jobs.append(
                 Submission(
                     job_id=row["name"],
+                    kind=f"{key[0]}-{key[1]}",
                     submitted_s=float(row["time"]),
                     asked_size=asked_size,
                     samples=samples_of(folder, *key),

@@ -12,7 +12,17 @@ from __future__ import annotations
 
 import click
 
-from evenload.cli import balance, cluster, collector, data, demo, forecast, training
+from evenload.cli import (
+    balance,
+    cluster,
+    collector,
+    data,
+    demo,
+    forecast,
+    governor,
+    jobs,
+    training,
+)
 from evenload.cli.edge import SentenceGroup
 
 
@@ -34,6 +44,7 @@ def main() -> None:
 _COMMANDS_BY_EXTRA = {
     "load": (data.ingest, data.datasets, forecast.forecast, balance.balance),
     "train": (training.train, training.submit, training.audit, demo.demo),
+    "governor": (governor.governor, jobs.jobs),
     "collector": (collector.collector, cluster.status),
     "local": (cluster.up, cluster.down),
 }

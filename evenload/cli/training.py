@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -73,29 +73,31 @@ def audit(*, run: str, storage: str | None, connection: Connection, output: Outp
 
 
 def _add_recipe(recipe: Recipe) -> None:
-    @train.command(recipe.name, help=_help(recipe))
-    @_flags(recipe)
+    @train.command(recipe.name, help=recipe_help(recipe))
+    @recipe_flags(recipe)
     @cluster_options
     def run_here(*, connection: Connection, output: Output, **flags: Any) -> None:
-        config = _config(recipe, flags, connection)
+        config = config_of(recipe, flags, connection)
         output.note(str(LOADING))
         from evenload.ray_trainer.training.on_ray.trainer import train as run_recipe
 
         _show_result(run_recipe(recipe.name, config, on_event=lambda event: output.note(str(event))), output)
 
-    @submit.command(recipe.name, help=_help(recipe) + "\n\nEVENLOAD_HOME must mean the same folder there.")
+    @submit.command(
+        recipe.name, help=recipe_help(recipe) + "\n\nEVENLOAD_HOME must mean the same folder there."
+    )
     @click.option(
         "--address",
         metavar="URL",
         help="Of the Ray cluster's dashboard.  [default: RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265]",
     )
-    @_flags(recipe)
+    @recipe_flags(recipe)
     @cluster_options
     def run_as_job(*, address: str | None, connection: Connection, output: Output, **flags: Any) -> None:
         from evenload.ray_trainer.training.on_ray.submit import submit as submit_job
 
         submitted = submit_job(
-            recipe.name, _config(recipe, flags, connection), address=address, tell=output.note
+            recipe.name, config_of(recipe, flags, connection), address=address, tell=output.note
         )
         output.document(submitted.to_dict())
         output.line(f"job {submitted.job_id}: {submitted.status}")
@@ -105,7 +107,8 @@ def _add_recipe(recipe: Recipe) -> None:
             raise click.exceptions.Exit(submitted.exit_code)
 
 
-def _help(recipe: Recipe) -> str:
+def recipe_help(recipe: Recipe) -> str:
+    """What it does, in a sentence."""
     return f"{recipe.summary[0].upper()}{recipe.summary[1:]}."
 
 
@@ -127,7 +130,7 @@ def _number(value: float | None) -> str:
     return "not a number" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
-def _config(recipe: Recipe, flags: Mapping[str, Any], connection: Connection) -> TrainConfig:
+def config_of(recipe: Recipe, flags: Mapping[str, Any], connection: Connection | None) -> TrainConfig:
     """The flags that were given, as a configuration; what was not given keeps the models' defaults."""
     given = {name: value for name, value in flags.items() if value is not None}
     options = {name: given.pop(name) for name in list(given) if name not in TrainConfig.model_fields}
@@ -142,11 +145,12 @@ def _config(recipe: Recipe, flags: Mapping[str, Any], connection: Connection) ->
         raise click.UsageError(f"{flag} is {first['input']!r}: {first['msg']}") from error
 
 
-def _flags(recipe: Recipe) -> Callable[[F], F]:
+def recipe_flags(recipe: Recipe, *, without: Collection[str] = NOT_FLAGS) -> Callable[[F], F]:
+    """Options for all that a recipe can be told, but for some fields."""
     fields = dict(TrainConfig.model_fields) | dict(recipe.options.model_fields)
 
     def decorate(command: F) -> F:
-        options = [_flag(name, field) for name, field in fields.items() if name not in NOT_FLAGS]
+        options = [_flag(name, field) for name, field in fields.items() if name not in without]
         return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
     return decorate

@@ -205,10 +205,10 @@ def test_an_extra_is_installed_beside_an_application_and_does_what_it_promises(
             command, capture_output=True, text=True, check=False, env=clean_environment()
         )
         assert refused.returncode == 1
-        assert "the command comes with [load], [train], [collector], [local]" in refused.stderr
+        assert "the command comes with [load], [train], [collector], [governor], [local]" in refused.stderr
 
 
-@pytest.mark.parametrize("extra", ["reader", "train"])
+@pytest.mark.parametrize("extra", ["reader", "train", "governor"])
 def test_what_a_large_extra_would_install(extra: str, wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "wanted.txt").write_text(f"evenload[{extra}] @ {wheel.as_uri()}")
     options = ["--no-header", "--no-annotate", "--python", sys.executable, "--constraint", CONSTRAINTS]

@@ -2,6 +2,7 @@
 
 Others call `train` (trainer.py) where they are, or `submit` (submit.py) to have it called on a Ray cluster.
 
+    submission.py                                                     what Ray is sent
     submit.py --> job_driver.py --> trainer.py --- ray_cluster.py     the driver, and the cluster it is on
                                         |
                                 board_line.py, board.py               where both sides meet

@@ -12,11 +12,12 @@ import os
 import sys
 from typing import Any, Final
 
-from evenload.ray_trainer.training.events import LOADING
+from evenload.ray_trainer.training.events import LOADING, Event
 
-__all__ = ["JOB_VARIABLE", "RESULT_PREFIX", "main"]
+__all__ = ["JOB_VARIABLE", "REPORT_VARIABLE", "RESULT_PREFIX", "main"]
 
 JOB_VARIABLE: Final = "EVENLOAD_JOB"
+REPORT_VARIABLE: Final = "EVENLOAD_REPORT"
 RESULT_PREFIX: Final = "evenload-result: "
 _PROGRESS_S: Final = 5.0
 
@@ -26,17 +27,25 @@ def main() -> int:
     print(LOADING, flush=True)
     # Imported here: the submitter needs the names above, and neither torch nor Ray Train.
     from evenload.kafka_connection.connection import Connection
+    from evenload.ray_trainer.training.on_ray.reporter import reporter_of
     from evenload.ray_trainer.training.on_ray.trainer import train
     from evenload.ray_trainer.training.train_config import TrainConfig
 
     job: dict[str, Any] = json.loads(os.environ[JOB_VARIABLE])
     connection = Connection.model_validate(job["connection"]) if job["connection"] else None
     config = TrainConfig.model_validate({**job["config"], "connection": connection})
+    reporter = reporter_of(os.environ.get(REPORT_VARIABLE))
+
+    def tell(event: Event) -> None:
+        print(event, flush=True)
+        if reporter is not None:
+            reporter.tell(event)
+
     try:
         result = train(
             job["recipe"],
             config,
-            on_event=lambda event: print(event, flush=True),
+            on_event=tell,
             progress_interval_s=_PROGRESS_S,
         )
     except KeyboardInterrupt:

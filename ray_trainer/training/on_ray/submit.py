@@ -12,8 +12,6 @@ import json
 import logging
 import queue
 import re
-import shlex
-import sys
 import threading
 import time
 import uuid
@@ -28,23 +26,18 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 from requests.exceptions import RequestException
 
-from evenload.kafka_connection.connection import Connection
-from evenload.kafka_connection.environment import evenload_home, resolve_connection
-from evenload.ray_trainer.recipes.registry import find_recipe
 from evenload.ray_trainer.training.on_ray.errors import JobError, JobLostError
-from evenload.ray_trainer.training.on_ray.job_driver import JOB_VARIABLE, RESULT_PREFIX
+from evenload.ray_trainer.training.on_ray.job_driver import RESULT_PREFIX
 from evenload.ray_trainer.training.on_ray.ray_internals import use_token_at_hand
-from evenload.ray_trainer.training.run_names import default_run_name
+from evenload.ray_trainer.training.on_ray.submission import make_submission, resolved
 from evenload.ray_trainer.training.stop_signal import stop_on_signal
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
 
-__all__ = ["SubmittedJob", "submit"]
+__all__ = ["SubmittedJob", "connect", "submit"]
 
 _log = logging.getLogger(__name__)
 
 STOPPED_EXIT_CODE: Final = 130
-_STOP_WAIT_S: Final = 300  # a worker in the middle of a long step has to end it first
 _LOOK_S: Final = 0.2
 _STATUS_S: Final = 1.0
 _TALKATIVE_LOGGERS: Final = ("ray._private.authentication", "ray.dashboard.modules.job.sdk")
@@ -96,34 +89,16 @@ def submit(
         JobLostError: The cluster no longer answers while the job runs.
         UnknownRecipeError: There is no such recipe.
     """
-    find_recipe(recipe)
-    connection = config.connection or resolve_connection()
-    run = config.run or default_run_name(recipe, config.dataset)
-    storage = RunStorage(config.storage or evenload_home() / "runs", run)
-    wanted = config.model_copy(
-        update={"connection": None, "run": run, "storage": storage.storage, "ray_address": None}
-    )
-    client = _connect(address)
-    job_id = f"evenload-{run}-{uuid.uuid4().hex[:8]}"
-    content = {
-        "recipe": recipe,
-        "config": wanted.model_dump(mode="json"),
-        "connection": _public_connection(connection),
-    }
-    environment: dict[str, Any] = {
-        "env_vars": {
-            JOB_VARIABLE: json.dumps(content),
-            "RAY_JOB_STOP_SIGNAL": "SIGINT",
-            "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S),
-        }
-    }
-    if working_dir is not None:
-        environment["working_dir"] = str(working_dir)
+    config = resolved(recipe, config)
+    assert config.run is not None
+    client = connect(address)
+    job_id = f"evenload-{config.run}-{uuid.uuid4().hex[:8]}"
+    submission = make_submission(recipe, config, job_id, working_dir=working_dir)
     with _translated(address):
-        client.submit_job(entrypoint=_entrypoint(), submission_id=job_id, runtime_env=environment)
+        client.submit_job(**submission)
     tell(f"job {job_id} submitted, waiting for it to begin")
     try:
-        return _follow(client, job_id, run, tell)
+        return _follow(client, job_id, config.run, tell)
     except (RuntimeError, ConnectionError, RequestException) as error:
         raise JobLostError(job_id, _one_line(error)) from error
 
@@ -193,24 +168,15 @@ class _LogLines:
             _log.warning("the log of job %s comes at its end, it can't be followed: %s", self._job_id, error)
 
 
-def _entrypoint() -> str:
-    """This interpreter where the cluster has it too (as on one machine), else the cluster's own."""
-    own = shlex.quote(sys.executable)
-    driver = "evenload.ray_trainer.training.on_ray.job_driver"
-    return f"python={own}; [ -x $python ] || python=python; exec $python -m {driver}"
+def connect(address: str | None) -> JobSubmissionClient:
+    """A client of the cluster's jobs.
 
+    Args:
+        address: As `submit` takes it.
 
-def _public_connection(connection: Connection) -> dict[str, Any] | None:
-    """What may stand in a job's description, which everybody with the dashboard can read.
-
-    With a secret in it: nothing; the driver then looks where it runs (EVENLOAD_CONNECTION).
+    Raises:
+        JobError: No cluster answers there.
     """
-    if connection.has_secrets:
-        return None
-    return connection.model_dump(mode="json")
-
-
-def _connect(address: str | None) -> JobSubmissionClient:
     for name in _TALKATIVE_LOGGERS:  # about the token, and the log's connection
         logging.getLogger(name).setLevel(logging.ERROR)
     with _translated(address):

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from evenload.kafka_connection import Connection
-from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.ray_trainer.recipes.errors import UnknownRecipeError
 from evenload.ray_trainer.training.audit import audit
 from evenload.ray_trainer.training.events import LOADING
@@ -23,49 +16,10 @@ from evenload.ray_trainer.training.on_ray.errors import JobError
 from evenload.ray_trainer.training.on_ray.submit import submit
 from evenload.ray_trainer.training.train_config import TrainConfig
 
-HEAD = Path(__file__).with_name("ray_head.py")
-NUM_SAMPLES = 700
+NUM_SAMPLES = 700  # of the fixture `sentences`
 GLOBAL_BATCH_SIZE = 32
 STEPS_PER_EPOCH = -(-NUM_SAMPLES // GLOBAL_BATCH_SIZE)
 CHECKPOINT = "checkpoint after step "
-
-
-@pytest.fixture(scope="module")
-def ray_head() -> Iterator[str]:
-    """The address of a Ray cluster's dashboard."""
-    # Ray ends its dashboard before that can delete its folder with a socket.
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        subprocess.Popen(
-            [sys.executable, str(HEAD)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "RAY_USAGE_STATS_ENABLED": "0",
-                "RAY_prestart_worker_first_driver": "0",  # idle workers, which it would start for each job
-                "TMPDIR": folder,
-            },
-        ) as head,
-    ):
-        assert head.stdin is not None
-        assert head.stdout is not None
-        yield json.loads(head.stdout.readline())["dashboard_url"]
-        head.stdin.close()
-        assert head.wait(60) == 0
-
-
-@pytest.fixture(scope="module")
-def sentences(connection: Connection) -> str:
-    name = f"sentences-{uuid.uuid4().hex[:8]}"
-    words = ("river", "stone", "cloud", "winter", "harbour")
-    columns = {
-        "text": [f"the {words[i % 5]} is {'warm' if i % 2 else 'cold'} {i}" for i in range(NUM_SAMPLES)],
-        "label": ["yes" if i % 2 else "no" for i in range(NUM_SAMPLES)],
-    }
-    load_dataset(columns, name, connection=connection, partitions=3)
-    return name
 
 
 @pytest.mark.torture

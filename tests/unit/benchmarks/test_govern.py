@@ -11,10 +11,10 @@ import pytest
 from benchmarks.govern.report import Row, document, draw, misses, table_of
 from benchmarks.govern.workloads import LOADS, pollux_workload
 from benchmarks.results import write_json, write_svg
-from evenload.governor.metrics import Figures, figures_of
-from evenload.governor.plugins import DEFAULT
-from evenload.governor.policies.rigid import las
-from evenload.governor.simulation import simulate
+from evenload.governor.deciding.plugins import DEFAULT
+from evenload.governor.deciding.policies.rigid import las
+from evenload.governor.simulating.metrics import Figures, figures_of
+from evenload.governor.simulating.simulation import simulate
 
 FIGURES = Figures(
     mean_s=1000.0,

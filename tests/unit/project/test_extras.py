@@ -43,6 +43,7 @@ PARTS = {
     "reader": ("evenload.ray_trainer.reading.*", "evenload.ray_trainer.training.session"),
     "train": ("evenload.cli.*", "evenload.ray_trainer.*"),
     "collector": ("evenload.cli.*", "evenload.explaining", "evenload.telemetry_collector.*"),
+    "governor": ("evenload.cli.*", "evenload.governor.*"),
     "local": ("evenload.cli.*", "evenload.local_cluster.*"),
 }
 
@@ -163,7 +164,7 @@ def test_a_plain_install_says_that_the_command_comes_with_an_extra() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "evenload: this needs the package click; install it with `pip install 'evenload[load]'`; a plain "
-        "install is a producer, the command comes with [load], [train], [collector], [local]\n"
+        "install is a producer, the command comes with [load], [train], [collector], [governor], [local]\n"
     )
 
 

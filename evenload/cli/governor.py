@@ -1,0 +1,102 @@
+"""`evenload governor`: one process that sizes many runs on one Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+
+import click
+
+from evenload.cli.edge import StoppedError, cluster_options
+from evenload.cli.output import Output
+from evenload.kafka_connection import Connection
+
+DEFAULT_PORT = 9406
+
+
+@click.command()
+@click.option(
+    "--ray",
+    "ray_address",
+    metavar="URL",
+    help="Of the Ray cluster's dashboard.  [default: RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265]",
+)
+@click.option(
+    "--slots-from",
+    "slot",
+    type=click.Choice(("GPU", "CPU")),
+    default="GPU",
+    show_default=True,
+    help="Of what each worker takes one.",
+)
+@click.option(
+    "--policy",
+    metavar="NAME",
+    help="What decides who has how many.  [default: as it was set last, at first smartfill]",
+)
+@click.option(
+    "--wait-max",
+    "wait_max_s",
+    type=click.FloatRange(0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Who has waited so long gets a turn.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen: on this machine.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="0: any that is free.",
+)
+@cluster_options
+def governor(
+    *,
+    ray_address: str | None,
+    slot: str,
+    policy: str | None,
+    wait_max_s: float,
+    host: str,
+    port: int,
+    connection: Connection,
+    output: Output,
+) -> None:
+    """Size many runs on one Ray cluster, until stopped.
+
+    Runs join its queue by `evenload jobs submit`. It decides how many workers each has now, and resizes them
+    by a stop after a checkpoint, so that no sample is lost or repeated. What it knows is in the Kafka topic
+    evenload-governor.jobs: killed at any moment, the next one goes on from there, and runs don't notice.
+    """
+    from evenload.governor.service.running import serve
+
+    if not _is_loopback(host):
+        raise click.UsageError(f"--host is {host!r}: it can be asked on this machine only, as 127.0.0.1")
+
+    def on_ready(url: str) -> None:
+        output.document({"governor_url": url, "bootstrap_servers": connection.bootstrap_servers})
+        output.line(f"serving {url}")
+
+    stopped_by = asyncio.run(
+        serve(
+            connection,
+            host=host,
+            port=port,
+            ray_address=ray_address,
+            slot="GPU" if slot == "GPU" else "CPU",
+            policy=policy,
+            wait_max_s=wait_max_s,
+            on_ready=on_ready,
+        )
+    )
+    if stopped_by == signal.SIGINT:
+        raise StoppedError()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

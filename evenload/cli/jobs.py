@@ -1,0 +1,349 @@
+"""`evenload jobs`: many runs on one cluster."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from evenload.cli.edge import json_option
+from evenload.cli.governor import DEFAULT_PORT
+from evenload.cli.output import Output
+from evenload.cli.training import NOT_FLAGS, config_of, recipe_flags, recipe_help
+from evenload.ray_trainer.recipes import RECIPES, Recipe
+
+if TYPE_CHECKING:
+    from evenload.governor.service.client import GovernorClient
+    from evenload.governor.simulating.replay import Replayed
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BOUND_JOBS_MAX = 500  # its time and memory grow with the square of their number
+
+
+@click.group()
+def jobs() -> None:
+    """Many runs on one cluster: who has how many slots, and when."""
+
+
+def _governor_option(command: F) -> F:
+    """Give a command `--governor`, and hand it a client as `governor`."""
+
+    @click.option(
+        "--governor",
+        "url",
+        metavar="URL",
+        default=f"http://127.0.0.1:{DEFAULT_PORT}",
+        show_default=True,
+        envvar="EVENLOAD_GOVERNOR_URL",
+        show_envvar=True,
+        help="Where `evenload governor` serves.",
+    )
+    @functools.wraps(command)
+    def with_governor(*args: Any, url: str, **kwargs: Any) -> Any:
+        from evenload.governor.service.client import GovernorClient
+
+        return command(*args, governor=GovernorClient(url), **kwargs)
+
+    return with_governor  # type: ignore[return-value]  # functools.wraps keeps the signature but not its type
+
+
+@jobs.group()
+def submit() -> None:
+    """Have a run join the queue; the same command again changes nothing."""
+
+
+class WorkersType(click.ParamType[tuple[int, int | None]]):
+    """From how many workers to how many: 1:4; 2: for 2 or more; 4 for exactly so many."""
+
+    name = "workers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What was written, as two numbers; the second None where there is no end."""
+        least, colon, most = str(value).partition(":")
+        if not least.isdecimal() or (most and not most.isdecimal()):
+            self.fail(f"{value!r} isn't MIN:MAX, as 1:4", param, ctx)
+        return int(least), int(most) if most else None if colon else int(least)
+
+
+def _add_recipe(recipe: Recipe) -> None:
+    @submit.command(recipe.name, help=recipe_help(recipe))
+    @click.option(
+        "--workers",
+        type=WorkersType(),
+        default="1:",
+        show_default=True,
+        metavar="MIN:MAX",
+        help="How many it may have; no MAX: as many as it can ever use.",
+    )
+    @click.option(
+        "--asked", type=click.IntRange(1), help="How many where nothing resizes.  [default: the most]"
+    )
+    @click.option(
+        "--priority",
+        type=click.Choice(("urgent", "normal", "low")),
+        default="normal",
+        show_default=True,
+        help="16, 4 or 1 to weigh it by.",
+    )
+    @recipe_flags(recipe, without={*NOT_FLAGS, "workers", "ray_address"})
+    @_governor_option
+    @json_option
+    def submit_recipe(
+        *,
+        workers: tuple[int, int | None],
+        asked: int | None,
+        priority: str,
+        governor: GovernorClient,
+        output: Output,
+        **flags: Any,
+    ) -> None:
+        config = config_of(recipe, flags, None)
+        job = governor.submit(
+            {
+                "recipe": recipe.name,
+                "config": config.model_dump(mode="json", exclude={"connection"}, exclude_unset=True),
+                "min_size": workers[0],
+                "max_size": workers[1],
+                "asked_size": asked,
+                "priority": priority,
+            }
+        )
+        _tell(job, output)
+
+
+for _recipe in RECIPES.values():
+    _add_recipe(_recipe)
+
+
+@jobs.command("list")
+@_governor_option
+@json_option
+def list_jobs(*, governor: GovernorClient, output: Output) -> None:
+    """All jobs: how far each is, how many slots it has, and why not more."""
+    found = governor.jobs()
+    output.document({"jobs": found})
+    output.table(["job", "state", "slots", "done", "reason"], [_job_row(job) for job in found])
+    if not found:
+        output.line("no jobs; `evenload jobs submit` has one join the queue")
+
+
+def _job_row(job: Mapping[str, Any]) -> list[str]:
+    moving = f"{job['size']} -> {job['wanted']}" if job["wanted"] != job["size"] else str(job["size"])
+    return [job["job"], job["state"], moving, f"{job['samples_done'] / job['samples']:.0%}", job["reason"]]
+
+
+@jobs.command()
+@click.argument("job")
+@_governor_option
+@json_option
+def show(*, job: str, governor: GovernorClient, output: Output) -> None:
+    """All that is known of JOB."""
+    found = governor.job(job)
+    output.document(found)
+    for name, value in found.items():
+        output.line(f"{name}: {json.dumps(value)}")
+
+
+@jobs.command()
+@click.argument("job")
+@_governor_option
+@json_option
+def cancel(*, job: str, governor: GovernorClient, output: Output) -> None:
+    """End JOB; what it has trained so far stays."""
+    _tell(governor.cancel(job), output)
+
+
+@jobs.command()
+@click.argument("job")
+@_governor_option
+@json_option
+def hold(*, job: str, governor: GovernorClient, output: Output) -> None:
+    """Stop JOB after a checkpoint, until it is released."""
+    _tell(governor.hold(job), output)
+
+
+@jobs.command()
+@click.argument("job")
+@_governor_option
+@json_option
+def release(*, job: str, governor: GovernorClient, output: Output) -> None:
+    """Let JOB run again, be it held or failed."""
+    _tell(governor.release(job), output)
+
+
+@jobs.group()
+def policy() -> None:
+    """Which policy decides who has how many slots."""
+
+
+@policy.command("show")
+@_governor_option
+@json_option
+def show_policy(*, governor: GovernorClient, output: Output) -> None:
+    """The policy that decides now, and all that can."""
+    found = governor.policy()
+    output.document(found)
+    for name in found["known"]:
+        output.line(f"{name}  <- decides" if name == found["policy"] else name)
+    if found["fault"]:
+        output.line(f"note: {found['fault']}")
+
+
+@policy.command("set")
+@click.argument("name")
+@click.option("--preview", is_flag=True, help="Only say what it would change.")
+@_governor_option
+@json_option
+def set_policy(*, name: str, preview: bool, governor: GovernorClient, output: Output) -> None:
+    """Have the policy NAME decide from now on. Runs go on; it changes sizes as it sees fit."""
+    done = governor.set_policy(name, is_preview=preview)
+    output.document(done)
+    if not preview:
+        output.line(f"policy {done['policy']} decides")
+    elif done["changes"]:
+        rows = [[job, str(old), str(new)] for job, (old, new) in done["changes"].items()]
+        output.table(["job", "slots", "would have"], rows)
+    else:
+        output.line("it would change nothing now")
+
+
+def _tell(job: Mapping[str, Any], output: Output) -> None:
+    output.document(job)
+    reason = f" ({job['reason']})" if job["reason"] else ""
+    output.line(f"job {job['job']}: {job['state']}{reason}")
+
+
+@jobs.command()
+@click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--slots", "num_slots", type=click.IntRange(1), required=True, help="What there is to be.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="Show only this one; may be repeated.  [default: all that are installed]",
+)
+@click.option(
+    "--speeds",
+    "speeds_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="CSV with kind, slots, samples_per_s.",
+)
+@click.option(
+    "--resize-cost",
+    "resize_cost_s",
+    type=click.FloatRange(0),
+    default=15.0,
+    show_default=True,
+    help="Seconds from a stop to the first step at another size.",
+)
+@click.option(
+    "--wait-max",
+    "wait_max_s",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Who has waited so long gets a turn.  [default: nobody]",
+)
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw slots over time to this file."
+)
+@json_option
+def replay(
+    *,
+    trace: Path,
+    num_slots: int,
+    policies: tuple[str, ...],
+    speeds_file: Path | None,
+    resize_cost_s: float,
+    wait_max_s: float | None,
+    svg: Path | None,
+    output: Output,
+) -> None:
+    """What would have become of the jobs of TRACE under each policy, in simulated time.
+
+    TRACE is a CSV file with a line for each job: `submitted` (seconds, or a date with time), `slots` that it
+    asked for, `duration_s` that it took on these; and if you like `name`, `kind`, `min_slots`, `max_slots`.
+    How fast each kind is with more or fewer slots is in the file of `--speeds`; of other kinds it is guessed.
+
+    No policy can have a lower mean completion (from submission to end) than the bound that is shown.
+    """
+    from evenload.governor.deciding.plugins import known_policies
+    from evenload.governor.simulating.bound import mean_completion_bound
+    from evenload.governor.simulating.replay import draw, replay
+    from evenload.governor.simulating.simulation import Costs
+    from evenload.governor.simulating.traces import GROWTH, GROWTH_SLOTS, read_speeds, read_trace
+
+    speeds = read_speeds(speeds_file) if speeds_file else {}
+    workload, num_guessed = read_trace(trace, num_slots, speeds)
+    names = policies or known_policies()
+    replayed = []
+    with output.progress("replaying", "policies") as bar:
+        task = bar.add_task("", total=len(names), detail="")
+        for name in names:
+            bar.update(task, detail=name)
+            replayed.append(
+                replay(
+                    workload,
+                    name,
+                    num_slots=num_slots,
+                    costs=Costs(start_s=resize_cost_s),
+                    wait_max_s=math.inf if wait_max_s is None else wait_max_s,
+                )
+            )
+            bar.advance(task)
+    replayed.sort(key=lambda each: each.figures.mean_s)
+    is_bounded = len(workload) <= _BOUND_JOBS_MAX
+    bound_s = mean_completion_bound(workload, num_slots) if is_bounded else None
+    if svg:
+        draw(replayed, workload, num_slots).savefig(svg, format="svg")
+    output.document(
+        {"jobs": len(workload), "slots": num_slots, "bound_s": bound_s}
+        | {"policies": {each.policy: asdict(each.figures) | {"fault": each.fault} for each in replayed}}
+    )
+    _show(replayed, bound_s, output)
+    output.line(
+        f"{len(workload):,} jobs on {num_slots:,} slots; a start or a resize takes {resize_cost_s:g} s. "
+        "Shown are the mean and the 99th percentile of completions (from submission to end), the time until "
+        "the last end, the part of all slots in use, the longest wait for slots, and resizes a job"
+    )
+    if bound_s is None:
+        output.line(f"no bound: it is reckoned for up to {_BOUND_JOBS_MAX} jobs")
+    else:
+        output.line(f"no policy has a mean completion below {bound_s:,.0f} s")
+    if num_guessed:
+        output.line(
+            f"note: --speeds doesn't say how fast {num_guessed:,} jobs are at other sizes: taken to grow "
+            f"with slots^{GROWTH}, up to {GROWTH_SLOTS} times the slots asked for"
+        )
+    for each in replayed:
+        if each.fault:
+            output.line(f"note: {each.fault}")
+    if svg:
+        output.line(f"slots over time: {svg}")
+
+
+def _show(replayed: list[Replayed], bound_s: float | None, output: Output) -> None:
+    columns = ["policy", "mean s", "of bound", "p99 s", "makespan s", "in use", "waited s", "resizes"]
+    output.table(columns, [_row(each, bound_s) for each in replayed])
+
+
+def _row(each: Replayed, bound_s: float | None) -> list[Any]:
+    figures = each.figures
+    return [
+        each.policy,
+        f"{figures.mean_s:,.0f}",
+        f"{figures.mean_s / bound_s:.2f}" if bound_s else "-",
+        f"{figures.p99_s:,.0f}",
+        f"{figures.makespan_s:,.0f}",
+        f"{figures.utilisation:.0%}",
+        f"{figures.longest_wait_s:,.0f}",
+        f"{figures.resizes_per_job:.1f}",
+    ]

@@ -1,0 +1,22 @@
+"""From a state to sizes: what the policy wishes, then the stages, in one order."""
+
+from __future__ import annotations
+
+import math
+
+from evenload.governor.deciding.stages import give_places, hold, is_owed_place, round_down
+from evenload.governor.deciding.state import ClusterState, Policy
+
+
+def decide(state: ClusterState, policy: Policy, *, wait_max_s: float = math.inf) -> dict[str, int]:
+    """The size of each job from now on.
+
+    Args:
+        policy: What to wish for.
+        wait_max_s: Who has waited so long, in seconds, gets a turn; infinite: nobody.
+    """
+    wished = policy(state)
+    sizes = give_places(state, wished, wait_max_s=wait_max_s)
+    owed = frozenset(job.job_id for job in state.jobs if not job.size and is_owed_place(job, wait_max_s))
+    sizes = round_down(state, sizes, num_used=sum(wished.values()))
+    return hold(state, sizes, overriding=owed)

@@ -1,0 +1,54 @@
+"""One cycle of the governor: look, think, write down, then order.
+
+What is ordered was written down before, so a crash in between leaves records that say what is to be ordered.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from evenload.governor.errors import EngineUnreachableError
+from evenload.governor.governing.engine import Engine
+from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.records import Records
+
+
+class Journal(Protocol):
+    """Keeps what is written down."""
+
+    def write(self, changes: Records) -> None:
+        """All of it or nothing; when it returns, it is kept.
+
+        Raises:
+            JournalError: It may be kept or not, and no more can be written: begin anew with what was kept.
+        """
+
+
+def run_cycle(governor: Governor, journal: Journal, engine: Engine, now_s: float) -> str | None:
+    """Does what is to be done now.
+
+    While the engine can't be reached nothing is decided or ordered, but what was asked for is written down.
+
+    Returns:
+        Why the engine couldn't be reached; None if it could.
+
+    Raises:
+        JournalError: As `write` raises it.
+    """
+    try:
+        seen = engine.look()
+    except EngineUnreachableError as error:
+        journal.write(governor.take_changes())
+        return str(error)
+    governor.observe(seen, now_s)
+    governor.decide_if_due(now_s)
+    journal.write(governor.take_changes())
+    orders = governor.orders()
+    try:
+        for stint_id in orders.stops:
+            engine.stop(stint_id)
+        for stint in orders.starts:
+            engine.start(stint)
+    except EngineUnreachableError as error:
+        return str(error)  # the next cycle orders again what isn't seen
+    return None

@@ -1,0 +1,329 @@
+"""What is done with all that happens: requests and what an engine sees come in, records and orders go out.
+
+No thread, no clock, no I/O: each call says what time it is, so any moment can be played again. Whoever drives
+it (cycle.py) writes down what has changed before it passes on the orders. An order is what a record says and
+the engine doesn't show yet, so after a crash at any point the records alone say what is still to be done.
+
+Invariants, checked in tests/property/governor/governing/test_crashes.py:
+1. All jobs together never hold more slots than there are, by the records and by the engine.
+2. No job ever has two stints at once.
+3. Whatever fails and wherever it is interrupted, each job ends, and no sample of it is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from evenload.governor.deciding.curves import SpeedCurve, explored
+from evenload.governor.deciding.decision import decide
+from evenload.governor.deciding.state import ClusterState, JobView, Policy
+from evenload.governor.errors import JobConflictError, JobUnknownError
+from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
+from evenload.governor.governing.jobs import Ending, Job, Wish
+from evenload.governor.governing.kinds import Kind
+from evenload.governor.governing.orders import Phase, Start, next_orders
+from evenload.governor.governing.records import NOTHING, Records
+
+TICK_S = 60.0  # between decisions where nothing happens
+REACTION_S = 0.5  # from an event to a decision: what comes together is decided together
+START_UNSEEN_MAX_S = 120.0  # a start that isn't seen by then has failed
+GUESS_S = 600.0  # what a job is taken to last while nothing was measured of its kind
+
+
+class Orders(NamedTuple):
+    """What an engine is to be told."""
+
+    starts: tuple[Stint, ...]
+    stops: tuple[StintId, ...]
+
+
+class Governor:
+    """Decides over jobs by a policy. For one thread.
+
+    Attributes:
+        wait_max_s: Who has waited so long gets a turn.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        wait_max_s: float = math.inf,
+        records: Records = NOTHING,
+    ) -> None:
+        """Begins with what was written down.
+
+        Args:
+            policy: What to wish for.
+            wait_max_s: As `decide` takes it.
+            records: Nothing, or what an earlier one wrote.
+        """
+        self._policy = policy
+        self.wait_max_s = wait_max_s
+        self._jobs = {key: job for key, job in records.jobs.items() if not job.ending}
+        self._ended = {key: job for key, job in records.jobs.items() if job.ending}
+        self._kinds = dict(records.kinds)
+        self._cluster_id = records.cluster_id
+        self._curves: dict[tuple[str, int, int, int, tuple[int, ...] | None], SpeedCurve] = {}
+        self._num_slots = 0
+        self._stints: Mapping[StintId, StintSeen] = {}
+        self._due_s = math.inf
+        self._changed_jobs: dict[str, Job] = {}
+        self._changed_kinds: dict[str, Kind] = {}
+        self._changed_cluster_id: str | None = None
+        self._changed_policy: str | None = None
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """All that have not ended."""
+        return self._jobs
+
+    @property
+    def ended(self) -> Mapping[str, Job]:
+        """All that have ended."""
+        return self._ended
+
+    @property
+    def due_s(self) -> float:
+        """When to decide next."""
+        return self._due_s
+
+    @property
+    def num_free(self) -> int:
+        """Slots that no job holds, as far as the engine was seen; below 0 where slots were lost."""
+        return self._num_slots - sum(job.size for job in self._jobs.values())
+
+    def job(self, job_id: str) -> Job:
+        """One of all that there are.
+
+        Raises:
+            JobUnknownError: There is none of this name.
+        """
+        job = self._jobs.get(job_id) or self._ended.get(job_id)
+        if job is None:
+            raise JobUnknownError(job_id)
+        return job
+
+    # Requests
+
+    def submit(self, wish: Wish, now_s: float) -> Job:
+        """Takes a job into the queue; one that is there with the same wish is left as it is.
+
+        Raises:
+            JobConflictError: There is one of this name with another wish.
+        """
+        known = self._jobs.get(wish.job_id) or self._ended.get(wish.job_id)
+        if known:
+            if known.wish != wish:
+                raise JobConflictError(wish.job_id, _differing(known.wish, wish))
+            return known
+        job = Job(wish=wish, submitted_s=now_s, wanted_since_s=now_s, since_s=now_s)
+        self._put(job)
+        self._decide_soon(now_s)
+        return job
+
+    def cancel(self, job_id: str, now_s: float) -> Job:
+        """Ends a job; one that has ended is left as it is."""
+        return self._ask(job_id, lambda job: job if job.ending else job.cancelled(now_s), now_s)
+
+    def hold(self, job_id: str, now_s: float) -> Job:
+        """Stops a job until it is released; one that has ended is left as it is."""
+        return self._ask(job_id, lambda job: job if job.ending else job.held(now_s), now_s)
+
+    def release(self, job_id: str, now_s: float) -> Job:
+        """Lets a job run that was held, or has failed."""
+        return self._ask(job_id, lambda job: job.released(now_s), now_s)
+
+    def _ask(self, job_id: str, change: Callable[[Job], Job], now_s: float) -> Job:
+        self._put(changed := change(self.job(job_id)))
+        self._decide_soon(now_s)
+        return changed
+
+    def set_policy(self, name: str, policy: Policy, now_s: float) -> None:
+        """Has another policy decide from now on. What is on its way goes on."""
+        self._policy, self._changed_policy = policy, name
+        self._decide_soon(now_s)
+
+    def preview(self, policy: Policy, now_s: float) -> dict[str, tuple[int, int]]:
+        """What another policy would change now: sizes as they are, and as it would have them, by job."""
+        state = self.state(now_s)
+        sizes = decide(state, policy, wait_max_s=self.wait_max_s)
+        return {
+            view.job_id: (view.size, sizes[view.job_id])
+            for view in state.jobs
+            if sizes[view.job_id] != view.size
+        }
+
+    # What an engine sees
+
+    def observe(self, seen: Observed, now_s: float) -> None:
+        """Follows what has become of stints."""
+        if seen.cluster_id != self._cluster_id:
+            self._lose_stints(now_s)
+            self._cluster_id = self._changed_cluster_id = seen.cluster_id
+        if seen.num_slots != self._num_slots:
+            self._num_slots = seen.num_slots
+            self._decide_soon(now_s)
+        self._stints = seen.stints
+        for job in list(self._jobs.values()):
+            if job.phase is not Phase.WAITING:
+                self._follow(job, seen.stints.get(job.stint_id), now_s)
+        self._order(now_s)
+
+    def _lose_stints(self, now_s: float) -> None:
+        """No stint of a cluster outlives it; jobs go on from their checkpoints."""
+        for job in list(self._jobs.values()):
+            if job.phase is not Phase.WAITING:
+                self._end_stint(job, now_s)
+
+    def _follow(self, job: Job, stint: StintSeen | None, now_s: float) -> None:
+        if stint is None:
+            # A start that isn't seen yet is on its way, or is ordered again. Any other stint is gone.
+            if job.phase is not Phase.STARTING:
+                self._end_stint(job, now_s)
+            elif now_s - job.size_since_s > START_UNSEEN_MAX_S:  # the engine doesn't take it
+                self._put(job.failed(now_s))
+                self._decide_soon(now_s)
+            return
+        job = self._note_progress(job, stint, now_s)
+        if stint.outcome is None:
+            return
+        if stint.outcome is Outcome.FINISHED:
+            self._put(job.ended(Ending.FINISHED, now_s))
+            self._decide_soon(now_s)
+        elif job.phase is Phase.STOPPING or stint.outcome is Outcome.STOPPED:
+            self._end_stint(job, now_s)
+        else:
+            self._put(job.failed(now_s))
+            self._decide_soon(now_s)
+
+    def _end_stint(self, job: Job, now_s: float) -> None:
+        """A stint ended before all was done, through no fault of the job."""
+        if job.is_cancelled:
+            self._put(job.ended(Ending.CANCELLED, now_s))
+        else:
+            self._put(job.stopped(now_s))
+        if job.phase is not Phase.STOPPING:  # nobody has ordered it: all is to be thought over
+            self._decide_soon(now_s)
+
+    def _note_progress(self, job: Job, stint: StintSeen, now_s: float) -> Job:
+        # Progress alone isn't written down: a checkpoint says the same.
+        job = self._jobs[job.job_id] = job.seen_at(stint.samples_done)
+        kind = self._kind_of(job)
+        if job.phase is Phase.STARTING and stint.has_trained:
+            if job.stop_ordered_s is not None:
+                self._put_kind(job, kind.with_resize(max(0.0, now_s - job.stop_ordered_s)))
+            self._put(job := job.running())
+        if stint.samples_per_s:
+            measured = self._kind_of(job).with_speed(job.size, job.stint_id, stint.samples_per_s)
+            if measured is not self._kind_of(job):
+                self._put_kind(job, measured)
+                self._decide_soon(now_s)
+        return job
+
+    # Decisions
+
+    def decide_if_due(self, now_s: float) -> None:
+        """Makes a decision if it is time for one."""
+        if now_s < self._due_s:
+            return
+        state = self.state(now_s)
+        sizes = decide(state, self._policy, wait_max_s=self.wait_max_s)
+        for view in state.jobs:
+            if sizes[view.job_id] != view.size:
+                self._put(self._jobs[view.job_id].wanted_at(sizes[view.job_id], now_s))
+        later = [job.not_before_s for job in self._jobs.values() if job.not_before_s > now_s]
+        self._due_s = min([now_s + TICK_S, *later])
+        self._order(now_s)
+
+    def state(self, now_s: float) -> ClusterState:
+        """What there is to decide about now."""
+        views = tuple(self._view(job, now_s) for job in self._by_submission() if job.may_run(now_s))
+        return ClusterState(now_s=now_s, num_slots=self._num_slots, jobs=views)
+
+    def _view(self, job: Job, now_s: float) -> JobView:
+        kind, wish = self._kind_of(job), job.wish
+        largest = max(wish.max_size, job.wanted)
+        key = (wish.kind, largest, wish.min_size, wish.max_size, wish.sizes)
+        curve = self._curves.get(key) if kind.speeds else None
+        if curve is None:
+            among = [
+                size
+                for size in wish.sizes or range(wish.min_size, wish.max_size + 1)
+                if wish.min_size <= size <= wish.max_size
+            ]
+            curve = explored(kind.measured, largest=largest, among=among, guess_per_s=wish.samples / GUESS_S)
+            self._curves[key] = curve
+        return job.view(curve, kind.resize_cost_s, now_s)
+
+    def _order(self, now_s: float) -> None:
+        """Sends jobs on their way as far as slots are free for it."""
+        placements = [job.placement for job in self._by_submission()]
+        for order in next_orders(placements, self._num_slots):
+            job = self._jobs[order.job_id]
+            if isinstance(order, Start):
+                self._put(job.starting(order.size, self._next_number(job), now_s))
+            else:
+                self._put(job.stopping(now_s))
+
+    def _next_number(self, job: Job) -> int:
+        """One that was never used, also where the journal has lost what it knew of the job."""
+        seen = (stint_id.number for stint_id in self._stints if stint_id.job_id == job.job_id)
+        return max(job.stint, *seen, 0) + 1
+
+    # What goes out
+
+    def take_changes(self) -> Records:
+        """What is to be written down since the last call."""
+        changes = Records(
+            self._changed_jobs, self._changed_kinds, self._changed_cluster_id, self._changed_policy
+        )
+        self._changed_jobs, self._changed_kinds = {}, {}
+        self._changed_cluster_id = self._changed_policy = None
+        return changes
+
+    def orders(self) -> Orders:
+        """What the engine doesn't show yet of what is written down."""
+        starts, stops = [], []
+        current = set()
+        for job in self._jobs.values():
+            stint = self._stints.get(job.stint_id)
+            if job.phase is Phase.STARTING and stint is None:
+                starts.append(job.newest_stint)
+            elif job.phase is Phase.STOPPING:
+                stops.append(job.stint_id)
+            if job.phase is not Phase.WAITING:
+                current.add(job.stint_id)
+        # A stint that nobody knows of any more: its start came late, after it had been given up.
+        stops += [key for key, stint in self._stints.items() if not stint.outcome and key not in current]
+        return Orders(tuple(starts), tuple(stops))
+
+    # Books
+
+    def _by_submission(self) -> list[Job]:
+        return sorted(self._jobs.values(), key=lambda job: (job.submitted_s, job.job_id))
+
+    def _kind_of(self, job: Job) -> Kind:
+        return self._kinds.get(job.wish.kind) or Kind()
+
+    def _put(self, job: Job) -> None:
+        here, there = (self._ended, self._jobs) if job.ending else (self._jobs, self._ended)
+        there.pop(job.job_id, None)
+        here[job.job_id] = self._changed_jobs[job.job_id] = job
+
+    def _put_kind(self, job: Job, kind: Kind) -> None:
+        known = self._kind_of(job)
+        self._kinds[job.wish.kind] = self._changed_kinds[job.wish.kind] = kind
+        if kind.speeds is not known.speeds:
+            self._curves = {key: curve for key, curve in self._curves.items() if key[0] != job.wish.kind}
+
+    def _decide_soon(self, now_s: float) -> None:
+        self._due_s = min(self._due_s, now_s + REACTION_S)
+
+
+def _differing(known: Wish, asked: Wish) -> dict[str, tuple[object, object]]:
+    """What was submitted before, and now, by field."""
+    pairs = {name: (getattr(known, name), getattr(asked, name)) for name in Wish.__dataclass_fields__}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,0 +1,255 @@
+"""Cycles on a thread of its own, and requests from any other, each answered once it is written down.
+
+When the journal can't be written, nobody knows what it holds: it is opened and read anew, and the governor
+begins with that. When another governor has taken it, this one ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, Protocol, TypeVar
+
+from evenload.governor.deciding.plugins import DEFAULT, FALLBACK
+from evenload.governor.deciding.state import Policy
+from evenload.governor.errors import (
+    GovernorEndedError,
+    JournalError,
+    JournalTakenError,
+    PolicyError,
+    RecordError,
+)
+from evenload.governor.governing.cycle import Journal, run_cycle
+from evenload.governor.governing.engine import Engine
+from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.orders import Phase
+from evenload.governor.governing.records import Records
+
+LOOK_S: Final = 3.0  # at the latest, the engine is looked at again,
+LOOK_SOON_S: Final = 1.0  # and while something is on its way
+_OPEN_AGAIN_MIN_S, _OPEN_AGAIN_MAX_S = 1.0, 30.0
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class OpenJournal(Journal, Protocol):
+    """A journal that can be taken, read and let go of."""
+
+    def open(self) -> tuple[Records, list[RecordError]]:
+        """Takes it, and reads it.
+
+        Raises:
+            JournalError: Not now.
+        """
+
+    def close(self) -> None:
+        """Lets go of it."""
+
+
+class Governing:
+    """A governor at work, once it is started. Any thread may ask; `close` ends it and leaves stints alone.
+
+    Args:
+        journal: Is opened and closed here.
+        engine: Likewise used by one thread alone.
+        policies: A policy of a name; raises PolicyError where there is none.
+        policy: The name of the one that decides; None: that somebody has set, else the default.
+        wait_max_s: As `decide` takes it.
+        wall_s: Seconds since 1970, asked once: from then on time goes by `clock`, which nobody sets.
+        clock: Monotonic seconds.
+
+    Attributes:
+        policy: The name of the policy that decides, and itself; None: nothing is decided yet.
+        damaged: What can't be understood of the journal.
+        unreachable: Why the engine can't be asked now; None: it can.
+        has_ended: Set once nothing is done any more.
+        fault: What ended it; None where it was closed.
+    """
+
+    def __init__(
+        self,
+        journal: OpenJournal,
+        engine: Engine,
+        policies: Callable[[str], Policy],
+        policy: str | None = None,
+        *,
+        wait_max_s: float = math.inf,
+        wall_s: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal, self._engine = journal, engine
+        self._policies, self._policy, self._wait_max_s = policies, policy, wait_max_s
+        self._clock = clock
+        self._offset_s = wall_s() - clock()
+        self._changed = threading.Condition()
+        self._requests: list[tuple[Callable[[Governor, float], Any], Future[Any]]] = []
+        self._is_closing = False
+        self.policy: tuple[str, Policy] | None = None
+        self.damaged: list[RecordError] = []
+        self.unreachable: str | None = None
+        self.has_ended = threading.Event()
+        self.fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="governing", daemon=True)
+
+    def start(self) -> None:
+        """Takes the journal, and governs from then on."""
+        self._thread.start()
+
+    def ask(self, request: Callable[[Governor, float], T], *, timeout_s: float = 30.0) -> T:
+        """Does something with the governor, and waits until what it changed is written down.
+
+        Args:
+            request: Called on the governor's thread, with the time.
+
+        Raises:
+            GovernorError: As `request` raises it, or the journal.
+            GovernorEndedError: There is no governor any more.
+            TimeoutError: It isn't known whether it was done.
+        """
+        answer: Future[T] = Future()
+        with self._changed:
+            if self._is_closing or self.has_ended.is_set():
+                raise GovernorEndedError
+            self._requests.append((request, answer))
+            self._changed.notify()
+        return answer.result(timeout_s)
+
+    def close(self) -> None:
+        """Ends it after the cycle that is under way."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def now_s(self) -> float:
+        """Seconds since 1970, as the governor takes it."""
+        return self._offset_s + self._clock()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                governor = self._open()
+                if governor is not None:
+                    self._go_on(governor)
+        except BaseException as error:  # noqa: BLE001 - told to whoever looks: this is a thread's end
+            self.fault = error
+            if not isinstance(error, JournalTakenError):
+                _log.exception("the governor has failed")
+        finally:
+            self._journal.close()
+            with self._changed:
+                self.has_ended.set()
+                for _, answer in self._requests:
+                    answer.set_exception(GovernorEndedError())
+                self._requests.clear()
+
+    def _open(self) -> Governor | None:
+        """Begins with what stands in the journal; None: it was closed before that could be read."""
+        wait_s = _OPEN_AGAIN_MIN_S
+        while not self._is_closing:
+            try:
+                records, self.damaged = self._journal.open()
+            except JournalTakenError:
+                raise
+            except JournalError as error:
+                _log.warning("%s; trying again in %.0f s", error, wait_s)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closing, timeout=wait_s)
+                wait_s = min(2 * wait_s, _OPEN_AGAIN_MAX_S)
+            else:
+                for each in self.damaged:
+                    _log.warning("%s", each)
+                return self._begin(records)
+        return None
+
+    def _begin(self, records: Records) -> Governor:
+        asked, self._policy = self._policy, None  # from then on, what was set over HTTP counts
+        name = asked or records.policy or DEFAULT
+        try:
+            policy = self._policies(name)
+        except PolicyError as error:
+            # Its package may have been removed since it was set. Runs are governed all the same.
+            _log.warning("%s %s decides", error, FALLBACK)
+            name, policy = FALLBACK, self._policies(FALLBACK)
+        governor = Governor(policy, wait_max_s=self._wait_max_s, records=records)
+        if name != records.policy:
+            governor.set_policy(name, policy, self.now_s())
+        self.policy = name, policy
+        return governor
+
+    def set_policy(self, name: str) -> None:
+        """Has another policy decide from now on.
+
+        Raises:
+            PolicyError: There is none of this name; the one that decides stays.
+            GovernorError: As `ask`.
+        """
+        policy = self._policies(name)
+
+        def set_it(governor: Governor, now_s: float) -> None:
+            governor.set_policy(name, policy, now_s)
+            self.policy = name, policy
+
+        self.ask(set_it)
+
+    def preview(self, name: str) -> dict[str, tuple[int, int]]:
+        """What another policy would change now.
+
+        Raises:
+            PolicyError: There is none of this name.
+            GovernorError: As `ask`.
+        """
+        policy = self._policies(name)
+        return self.ask(lambda governor, now_s: governor.preview(policy, now_s))
+
+    def _go_on(self, governor: Governor) -> None:
+        """Cycles, until closed or the journal fails."""
+        while not self._is_closing:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._requests or self._is_closing, timeout=self._wait_s(governor)
+                )
+                requests, self._requests = self._requests, []
+            answers = [(answer, _answered(request, governor, self.now_s())) for request, answer in requests]
+            try:
+                unreachable = run_cycle(governor, self._journal, self._engine, self.now_s())
+            except BaseException as error:
+                for answer, _ in answers:
+                    answer.set_exception(error)
+                if not isinstance(error, JournalError) or isinstance(error, JournalTakenError):
+                    raise
+                _log.warning("%s", error)
+                return
+            if unreachable and unreachable != self.unreachable:
+                _log.warning("%s", unreachable)
+            self.unreachable = unreachable
+            for answer, (result, error) in answers:
+                if error is None:
+                    answer.set_result(result)
+                else:
+                    answer.set_exception(error)
+
+    def _wait_s(self, governor: Governor) -> float:
+        if self.unreachable:
+            return LOOK_S  # a decision that is due stays due
+        is_moving = any(
+            job.phase in (Phase.STARTING, Phase.STOPPING) or job.wanted != job.size
+            for job in governor.jobs.values()
+        )
+        look_s = LOOK_SOON_S if is_moving else LOOK_S
+        return max(0.0, min(look_s, governor.due_s - self.now_s()))
+
+
+def _answered(
+    request: Callable[[Governor, float], T], governor: Governor, now_s: float
+) -> tuple[T | None, Exception | None]:
+    try:
+        return request(governor, now_s), None
+    except Exception as error:  # noqa: BLE001 - told to whoever asked
+        return None, error

@@ -1,0 +1,99 @@
+"""What is written down, and how: jobs, kinds and the cluster, each as JSON under a key of its own.
+
+Whoever may write to the topic decides what stands there, so whatever is read is checked as a whole: a record
+that isn't one of ours is refused with its reason, and hides nothing but itself.
+
+Invariants, checked in tests/property/governor/governing/test_records.py:
+1. What was written is read as it was.
+2. Whatever stands there, reading it raises nothing but `RecordError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from pydantic import TypeAdapter
+
+from evenload.dataset_catalog.foreign_content import reason_of
+from evenload.governor.errors import RecordError
+from evenload.governor.governing.jobs import SIZE_MAX, Job
+from evenload.governor.governing.kinds import Kind
+from evenload.governor.governing.orders import Phase
+
+_CLUSTER_KEY: Final = b"cluster"
+_POLICY_KEY: Final = b"policy"
+_RECORD_BYTES_MAX: Final = 1 << 20
+_STINTS_MAX: Final = 10**9
+_SUM_MAX: Final = 1e18
+_TIME_MAX_S: Final = 1e11  # seconds since 1970: the year 5138
+
+
+class Records(NamedTuple):
+    """What is written down: all that there is, or what has changed."""
+
+    jobs: Mapping[str, Job]
+    kinds: Mapping[str, Kind]
+    cluster_id: str | None  # of the cluster that stints were started on; None: none, or no news
+    policy: str | None = None  # that somebody has set; None: nobody has, or no news
+
+
+NOTHING = Records({}, {}, None)
+_JOB, _KIND, _TEXT = TypeAdapter(Job), TypeAdapter(Kind), TypeAdapter(str)
+
+
+def encoded(records: Records) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values."""
+    for job_id, job in records.jobs.items():
+        yield f"job:{job_id}".encode(), _JOB.dump_json(job)
+    for kind_id, kind in records.kinds.items():
+        yield f"kind:{kind_id}".encode(), _KIND.dump_json(kind)
+    if records.cluster_id is not None:
+        yield _CLUSTER_KEY, _TEXT.dump_json(records.cluster_id)
+    if records.policy is not None:
+        yield _POLICY_KEY, _TEXT.dump_json(records.policy)
+
+
+def decoded(stored: Mapping[bytes, bytes]) -> tuple[Records, list[RecordError]]:
+    """What stands there, and what can't be understood of it.
+
+    Args:
+        stored: The latest value of each key.
+    """
+    jobs: dict[str, Job] = {}
+    kinds: dict[str, Kind] = {}
+    texts: dict[bytes, str] = {}
+    errors: list[RecordError] = []
+    for key, value in stored.items():
+        try:
+            if len(value) > _RECORD_BYTES_MAX:
+                raise ValueError(f"it has {len(value):,} bytes")
+            what, _, name = key.decode().partition(":")
+            if what == "job":
+                jobs[name] = _checked(name, _JOB.validate_json(value))
+            elif what == "kind":
+                kinds[name] = _KIND.validate_json(value)
+            elif key in (_CLUSTER_KEY, _POLICY_KEY):
+                texts[key] = _TEXT.validate_json(value)
+            else:
+                raise ValueError("no record has such a key")
+        except Exception as error:  # noqa: BLE001 - the content is foreign: nobody can list what it may provoke
+            errors.append(RecordError(repr(key)[:100], reason_of(error)))
+    return Records(jobs, kinds, texts.get(_CLUSTER_KEY), texts.get(_POLICY_KEY)), errors
+
+
+def _checked(name: str, job: Job) -> Job:
+    """What no type says."""
+    if job.job_id != name:
+        raise ValueError("it is of another job than its key says")
+    if (job.size > 0) != (job.phase is not Phase.WAITING) or not (
+        0 <= job.size <= SIZE_MAX and 0 <= job.wanted <= SIZE_MAX and 0 <= job.stint <= _STINTS_MAX
+    ):
+        raise ValueError(f"it is {job.phase.value} with {job.size} slots in stint {job.stint}")
+    times = (job.submitted_s, job.size_since_s, job.wanted_since_s, job.since_s, job.ended_s)
+    if not all(0 <= time <= _TIME_MAX_S for time in times):
+        raise ValueError("one of its times is none")
+    sums = (job.slot_seconds, job.samples_done, job.waited_s, job.longest_wait_s)
+    if not all(0 <= each <= _SUM_MAX for each in sums):
+        raise ValueError("one of its sums is none")
+    return job

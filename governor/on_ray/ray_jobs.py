@@ -1,0 +1,180 @@
+"""A Ray cluster as an engine: each stint is a Ray job, and a slot is a CPU or a GPU.
+
+Ray takes each submission id once, so starting a stint twice is starting it once, whoever asks. What became of
+a stint that has ended is asked of its run's storage, as Ray says STOPPED either way.
+
+Slots that others hold (placement groups, actors and tasks of jobs that the governor didn't start) are counted
+out. What comes and goes within some seconds isn't: a policy that followed it would do nothing but resize.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+from ray.exceptions import RayError
+from ray.job_submission import JobDetails, JobStatus
+from ray.util.state import StateApiClient
+from ray.util.state.common import ListApiOptions, StateResource
+from ray.util.state.exception import RayStateApiException
+from requests.exceptions import RequestException
+
+from evenload.governor.errors import EngineUnreachableError
+from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
+from evenload.governor.on_ray.reports import Reports
+from evenload.governor.on_ray.runs import JOB_KEY, OWNER_KEY, STINT_KEY, Left, left_by, submission_of
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.errors import TrainerError
+from evenload.ray_trainer.training.on_ray.errors import JobError
+from evenload.ray_trainer.training.on_ray.submit import connect
+
+_NUMBER: Final = re.compile("[0-9]{1,9}")
+_LIST_MAX: Final = 10_000  # Ray lists no more
+_TIMEOUT_S: Final = 10
+_LOOKS_OF_OTHERS: Final = 5  # what others hold in all of these is theirs
+
+_log = logging.getLogger(__name__)
+
+
+class RayJobs:
+    """Stints as jobs of a Ray cluster. For one thread.
+
+    Args:
+        address: Of its dashboard, http://HOST:8265.
+        slot: The resource of which each worker takes one.
+        owner: The governor's journal; stints of another's are jobs of others.
+        connection: How stints reach Kafka.
+        reports: What their drivers say.
+        report_to: As `submission_of` takes it.
+
+    Raises:
+        EngineUnreachableError: No cluster answers there.
+    """
+
+    def __init__(
+        self,
+        address: str | None,
+        *,
+        slot: Literal["CPU", "GPU"],
+        owner: str,
+        connection: Connection,
+        reports: Reports,
+        report_to: Mapping[str, str] | None,
+    ) -> None:
+        self._slot, self._owner, self._connection = slot, owner, connection
+        self._reports, self._report_to = reports, report_to
+        with _translated():
+            self._client = connect(address)
+            self._state = StateApiClient(self._client.get_address())
+        self._left: dict[StintId, Left] = {}
+        self._held_by_others: deque[float] = deque(maxlen=_LOOKS_OF_OTHERS)
+
+    def look(self) -> Observed:
+        """What there is now."""
+        with _translated():
+            cluster_id = self._session_name()
+            jobs = self._client.list_jobs()
+            own = {stint_id: job for job in jobs if (stint_id := stint_of(job.metadata, self._owner))}
+            own_ids = {job.job_id for job in own.values() if job.job_id}
+            num_slots = self._num_slots(own_ids)
+        stints = {stint_id: self._seen(stint_id, job) for stint_id, job in own.items()}
+        return Observed(cluster_id=cluster_id, num_slots=num_slots, stints=stints)
+
+    def start(self, stint: Stint) -> None:
+        """Begins a stint, unless one of its id was begun."""
+        submission = submission_of(stint, self._connection, owner=self._owner, report_to=self._report_to)
+        with _translated():
+            try:
+                self._client.submit_job(**submission)
+            except RuntimeError as error:
+                # Ray says so in its text alone.
+                if "already exists" not in str(error):
+                    raise
+
+    def stop(self, stint_id: StintId) -> None:
+        """Interrupts its driver, which ends after a checkpoint."""
+        with _translated():
+            try:
+                self._client.stop_job(stint_id.submission_id)
+            except RuntimeError as error:
+                if "does not exist" not in str(error):
+                    raise
+
+    def _seen(self, stint_id: StintId, job: JobDetails) -> StintSeen:
+        if not job.status.is_terminal():
+            progress = self._reports.progress(stint_id)
+            if progress is None:
+                return StintSeen(samples_done=0.0, has_trained=False)
+            return StintSeen(
+                samples_done=progress.samples_done, has_trained=True, samples_per_s=progress.samples_per_s
+            )
+        has_trained = self._reports.progress(stint_id) is not None
+        try:
+            left = self._left.get(stint_id) or left_by((job.runtime_env or {}).get("env_vars", {}))
+        except TrainerError as error:
+            # Not knowing what came of it is no reason to call it failed: storage is asked again.
+            _log.warning("what stint %s has left behind isn't known: %s", stint_id.submission_id, error)
+            return StintSeen(samples_done=0.0, has_trained=has_trained)
+        except ValueError as error:
+            _log.warning("stint %s is no run's: %s", stint_id.submission_id, error)
+            left = Left(is_finished=False, samples_done=0.0)
+        self._left[stint_id] = left
+        if left.is_finished:
+            outcome = Outcome.FINISHED
+        else:
+            outcome = Outcome.STOPPED if job.status is JobStatus.STOPPED else Outcome.FAILED
+        return StintSeen(samples_done=left.samples_done, has_trained=has_trained, outcome=outcome)
+
+    def _session_name(self) -> str:
+        """What the cluster calls itself from its start to its end."""
+        # Ray's own clients ask for this when they begin, and don't keep it; there is no public way to it.
+        answer = self._client._do_request("GET", "/api/version")
+        if answer.status_code != 200:
+            raise RuntimeError(f"asked for its version, it answered {answer.status_code}")
+        return str(answer.json()["session_name"])
+
+    def _num_slots(self, own_ids: set[str]) -> int:
+        nodes = self._list(StateResource.NODES, ("state", "=", "ALIVE"))
+        total = sum(node["resources_total"].get(self._slot, 0.0) for node in nodes)
+        self._held_by_others.append(self._others(own_ids))
+        return max(0, int(total - min(self._held_by_others)))
+
+    def _others(self, own_ids: set[str]) -> float:
+        """Slots that other jobs hold now."""
+        held = 0.0
+        for group in self._list(StateResource.PLACEMENT_GROUPS, ("state", "=", "CREATED")):
+            if group["creator_job_id"] not in own_ids:
+                held += sum(
+                    bundle.get("unit_resources", {}).get(self._slot, 0.0) for bundle in group["bundles"]
+                )
+        for resource, state in ((StateResource.ACTORS, "ALIVE"), (StateResource.TASKS, "RUNNING")):
+            for each in self._list(resource, ("state", "=", state)):
+                # What is in a placement group was counted with it.
+                if each["job_id"] not in own_ids and not each.get("placement_group_id"):
+                    held += (each.get("required_resources") or {}).get(self._slot, 0.0)
+        return held
+
+    def _list(self, resource: StateResource, where: tuple[str, str, str]) -> list[Any]:
+        options = ListApiOptions(limit=_LIST_MAX, timeout=_TIMEOUT_S, filters=[where], detail=True)
+        return list(self._state.list(resource, options=options, raise_on_missing_output=False))
+
+
+def stint_of(metadata: Mapping[str, str] | None, owner: str) -> StintId | None:
+    """Which stint a Ray job is, by its metadata; None: it isn't one of this owner's."""
+    said = metadata or {}
+    job_id, number = said.get(JOB_KEY), said.get(STINT_KEY, "")
+    if said.get(OWNER_KEY) != owner or not job_id or not _NUMBER.fullmatch(number):
+        return None
+    return StintId(job_id, int(number))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (RayError, RayStateApiException, RequestException, RuntimeError, OSError, JobError) as error:
+        raise EngineUnreachableError(f"the Ray cluster can't be asked: {error}"[:500]) from error

@@ -1,0 +1,83 @@
+"""Asks a governor over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+
+from evenload.governor.errors import GovernorRefusedError, GovernorUnreachableError
+
+_ANSWER_S = 60.0  # it writes down what it answers
+
+
+class GovernorClient:
+    """One governor. For one thread.
+
+    Args:
+        url: http://HOST:PORT.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        self._session = requests.Session()
+        # Proxies and passwords (.netrc) that the environment names are for strangers' addresses.
+        self._session.trust_env = False
+
+    def submit(self, submission: dict[str, Any]) -> dict[str, Any]:
+        """Has a run join the queue; the same twice is once. Returns the job, as all below."""
+        return self._ask("POST", "/v1/jobs", submission)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs, by submission."""
+        jobs: list[dict[str, Any]] = self._ask("GET", "/v1/jobs")["jobs"]
+        return jobs
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """One of them."""
+        return self._ask("GET", f"/v1/jobs/{_quoted(job_id)}")
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Ends it."""
+        return self._ask("DELETE", f"/v1/jobs/{_quoted(job_id)}")
+
+    def hold(self, job_id: str) -> dict[str, Any]:
+        """Stops it until it is released."""
+        return self._ask("POST", f"/v1/jobs/{_quoted(job_id)}/hold")
+
+    def release(self, job_id: str) -> dict[str, Any]:
+        """Lets it run again, be it held or failed."""
+        return self._ask("POST", f"/v1/jobs/{_quoted(job_id)}/release")
+
+    def policy(self) -> dict[str, Any]:
+        """Which policy decides, and which there are."""
+        return self._ask("GET", "/v1/policy")
+
+    def set_policy(self, name: str, *, is_preview: bool = False) -> dict[str, Any]:
+        """Has another policy decide; as a preview, says what it would change."""
+        return self._ask("PUT", f"/v1/policy{'?preview=1' if is_preview else ''}", {"policy": name})
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """
+        Raises:
+            GovernorUnreachableError: None answers there.
+            GovernorRefusedError: It says no.
+        """
+        try:
+            answer = self._session.request(
+                method, f"{self._url}{path}", json=body, timeout=_ANSWER_S, allow_redirects=False
+            )
+            document = answer.json()
+        except requests.RequestException as error:
+            raise GovernorUnreachableError(self._url, str(error)) from error
+        if not isinstance(document, dict) or (answer.status_code // 100 != 2 and "error" not in document):
+            raise GovernorUnreachableError(
+                self._url, f"it answered {answer.status_code}, as no governor does"
+            )
+        if answer.status_code // 100 != 2:
+            raise GovernorRefusedError(answer.status_code, str(document["error"]))
+        return document
+
+
+def _quoted(job_id: str) -> str:
+    return requests.utils.quote(job_id, safe="")

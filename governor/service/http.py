@@ -1,0 +1,239 @@
+"""The governor's HTTP: what is asked, checked at the edge, and answered once it is written down.
+
+| route | |
+| --- | --- |
+| `POST /v1/jobs` | a run joins the queue: 201; the same again: 200; another of its name: 409 |
+| `GET /v1/jobs`, `GET /v1/jobs/J` | all jobs; one |
+| `DELETE /v1/jobs/J`, `POST /v1/jobs/J/hold`, `.../release` | cancel, hold, release |
+| `POST /v1/reports` | a driver says how far it is; 409: another stint runs by now |
+| `GET /v1/policy`, `PUT /v1/policy` | what decides; another; `?preview=1`: what that would change |
+| `GET /healthz`, `GET /readyz` | the process lives; it governs, and its cluster answers |
+
+Errors are `{"error": "a sentence"}`. Read next: wire.py, running.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from evenload.dataset_catalog.catalog import Catalog
+from evenload.dataset_catalog.errors import CatalogError
+from evenload.dataset_catalog.foreign_content import reason_of
+from evenload.governor.deciding.plugins import known_policies
+from evenload.governor.errors import GovernorError, JobConflictError, JobUnknownError, PolicyError
+from evenload.governor.governing.engine import StintId
+from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.jobs import Job, Wish
+from evenload.governor.governing.loop import Governing
+from evenload.governor.on_ray.reports import Reports
+from evenload.governor.on_ray.runs import wish_of
+from evenload.governor.service.wire import WEIGHT_BY_PRIORITY, AskedPolicy, Report, Submitted, job_document
+from evenload.kafka_connection.connection import Connection
+from evenload.ray_trainer.errors import TrainerError
+from evenload.ray_trainer.training.on_ray.submission import resolved
+from evenload.telemetry_collector.service.admission import Admission, RefusedError
+from evenload.telemetry_collector.service.http.bodies import Bodies
+
+BODY_BYTES_MAX = 256 << 10
+BODY_WAIT_S = 10.0
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_log = logging.getLogger(__name__)
+
+
+class GovernorHttp:
+    """The application's handlers.
+
+    Args:
+        governing: What is asked.
+        reports: Where drivers' reports go.
+        connection: The cluster whose datasets runs read.
+        device: What workers compute on.
+        admission: Who may ask.
+    """
+
+    def __init__(
+        self,
+        governing: Governing,
+        reports: Reports,
+        connection: Connection,
+        *,
+        device: Literal["cpu", "gpu"],
+        admission: Admission,
+    ) -> None:
+        self._governing, self._reports = governing, reports
+        self._connection, self._device, self._admission = connection, device, admission
+        self._bodies = Bodies(BODY_BYTES_MAX, BODY_WAIT_S)
+
+    def app(self) -> web.Application:
+        """The application."""
+        app = web.Application(middlewares=[self._answer_for_all])
+        app.add_routes(
+            [
+                web.post("/v1/jobs", self._submit),
+                web.get("/v1/jobs", self._list),
+                web.get("/v1/jobs/{job}", self._show),
+                web.delete("/v1/jobs/{job}", self._changing(Governor.cancel)),
+                web.post("/v1/jobs/{job}/hold", self._changing(Governor.hold)),
+                web.post("/v1/jobs/{job}/release", self._changing(Governor.release)),
+                web.post("/v1/reports", self._report),
+                web.get("/v1/policy", self._policy),
+                web.put("/v1/policy", self._set_policy),
+                web.get("/healthz", self._health),
+                web.get("/readyz", self._readiness),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _answer_for_all(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn what goes wrong into JSON."""
+        try:
+            self._admission.check_browser(
+                request.method,
+                hosts=request.headers.getall("Host", []),
+                origins=request.headers.getall("Origin", []),
+            )
+            return await handler(request)
+        except RefusedError as refusal:
+            return _refused(refusal.status, str(refusal))
+        except web.HTTPException as error:
+            return _refused(error.status, f"{request.method} {request.path}: {error.reason}")
+        except JobUnknownError as error:
+            return _refused(404, str(error))
+        except JobConflictError as error:
+            return _refused(409, str(error))
+        except (GovernorError, TimeoutError) as error:
+            return _refused(503, str(error) or "it isn't known yet whether that was done")
+        except Exception:  # noqa: BLE001 - the edge: whoever asked gets an answer
+            _log.exception("%s %s failed", request.method, request.path)
+            return _refused(500, "this is a fault of the governor; its log says more")
+
+    async def _ask(self, request: Callable[[Governor, float], T]) -> T:
+        return await asyncio.to_thread(self._governing.ask, request)
+
+    async def _body(self, request: web.Request, model: type[M]) -> M:
+        body = await self._bodies.read(request)
+        try:
+            return model.model_validate_json(body)
+        except (ValidationError, ValueError, RecursionError) as error:
+            raise RefusedError(400, f"the body isn't what is taken here: {reason_of(error)}") from error
+
+    async def _submit(self, request: web.Request) -> web.Response:
+        submitted = await self._body(request, Submitted)
+        wish = await asyncio.to_thread(self._wish, submitted)
+
+        def submit(governor: Governor, now_s: float) -> tuple[dict[str, Any], bool]:
+            is_new = wish.job_id not in governor.jobs and wish.job_id not in governor.ended
+            job = governor.submit(wish, now_s)
+            return job_document(governor, job, now_s), is_new
+
+        document, is_new = await self._ask(submit)
+        return web.json_response(document, status=201 if is_new else 200)
+
+    def _wish(self, submitted: Submitted) -> Wish:
+        """What a submission comes to, with the dataset's version and size as they are now."""
+        try:
+            config = resolved(
+                submitted.recipe, submitted.config.model_copy(update={"connection": self._connection})
+            )
+            manifest = Catalog(self._connection).get(config.dataset)
+            config = config.model_copy(update={"dataset": f"{manifest.name}@{manifest.version}"})
+            return wish_of(
+                submitted.recipe,
+                config,
+                num_samples=manifest.num_samples,
+                device=self._device,
+                min_size=submitted.min_size,
+                max_size=submitted.max_size,
+                asked_size=submitted.asked_size,
+                weight=WEIGHT_BY_PRIORITY[submitted.priority],
+            )
+        except CatalogError as error:
+            raise RefusedError(503 if error.retriable else 400, str(error)) from error
+        except (TrainerError, ValueError) as error:
+            raise RefusedError(400, str(error)) from error
+
+    async def _list(self, _: web.Request) -> web.Response:
+        def all_of(governor: Governor, now_s: float) -> list[dict[str, Any]]:
+            jobs = [*governor.jobs.values(), *governor.ended.values()]
+            return [
+                job_document(governor, job, now_s) for job in sorted(jobs, key=lambda job: job.submitted_s)
+            ]
+
+        return web.json_response({"jobs": await self._ask(all_of)})
+
+    async def _show(self, request: web.Request) -> web.Response:
+        return await self._answer_of(request, lambda governor, job_id, _: governor.job(job_id))
+
+    def _changing(self, change: Callable[[Governor, str, float], Job]) -> Handler:
+        async def handler(request: web.Request) -> web.Response:
+            return await self._answer_of(request, change)
+
+        return handler
+
+    async def _answer_of(
+        self, request: web.Request, change: Callable[[Governor, str, float], Job]
+    ) -> web.Response:
+        job_id = request.match_info["job"]
+
+        def changed(governor: Governor, now_s: float) -> dict[str, Any]:
+            return job_document(governor, change(governor, job_id, now_s), now_s)
+
+        return web.json_response(await self._ask(changed))
+
+    async def _report(self, request: web.Request) -> web.Response:
+        report = await self._body(request, Report)
+
+        def newest(governor: Governor, _: float) -> StintId:
+            return governor.job(report.job).stint_id
+
+        stint_id = StintId(report.job, report.stint)
+        if await self._ask(newest) != stint_id:
+            return _refused(409, f"{stint_id.submission_id} isn't the stint that runs now")
+        self._reports.hear(stint_id, report.samples_done)
+        return web.Response(status=204)
+
+    async def _policy(self, _: web.Request) -> web.Response:
+        return web.json_response(self._policy_document())
+
+    async def _set_policy(self, request: web.Request) -> web.Response:
+        asked = await self._body(request, AskedPolicy)
+        try:
+            if request.query.get("preview", "0") != "0":
+                changes = await asyncio.to_thread(self._governing.preview, asked.policy)
+                return web.json_response({"policy": asked.policy, "changes": changes})
+            await asyncio.to_thread(self._governing.set_policy, asked.policy)
+        except PolicyError as error:
+            raise RefusedError(400, str(error)) from error
+        return web.json_response(self._policy_document())
+
+    def _policy_document(self) -> dict[str, Any]:
+        name, policy = self._governing.policy or (None, None)
+        return {"policy": name, "fault": getattr(policy, "fault", None), "known": list(known_policies())}
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readiness(self, _: web.Request) -> web.Response:
+        if self._governing.has_ended.is_set():
+            return _refused(503, "the governor has ended")
+        if self._governing.unreachable:
+            return _refused(503, self._governing.unreachable)
+        return web.Response(text="ok\n")
+
+
+def _refused(status: int, sentence: str) -> web.Response:
+    return web.Response(
+        text=json.dumps({"error": sentence}) + "\n", status=status, content_type="application/json"
+    )

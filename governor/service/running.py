@@ -1,0 +1,112 @@
+"""Run the governor until somebody stops it, or another one takes over.
+
+It opens its port first and takes the journal then, so that `/readyz` can say what keeps it from being ready.
+When it ends, stints run on: the next governor follows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from typing import Final, Literal
+
+from aiohttp import web
+
+from evenload.governor.deciding.plugins import guarded_policy, load_policy
+from evenload.governor.governing.journal import KafkaJournal
+from evenload.governor.governing.loop import Governing
+from evenload.governor.on_ray.ray_jobs import RayJobs
+from evenload.governor.on_ray.reports import Reports
+from evenload.governor.service.http import GovernorHttp
+from evenload.kafka_connection.connection import Connection
+from evenload.telemetry_collector.service.admission import Admission
+from evenload.telemetry_collector.service.http.listening import listen
+
+_REQUESTS_END_S: Final = 0.3
+_KEEPALIVE_S: Final = 75.0
+
+
+async def serve(
+    connection: Connection,
+    *,
+    host: str,
+    port: int,
+    ray_address: str | None,
+    slot: Literal["CPU", "GPU"],
+    policy: str | None,
+    wait_max_s: float,
+    on_ready: Callable[[str], None],
+) -> signal.Signals:
+    """Serve until SIGINT or SIGTERM. For the main thread's loop.
+
+    Args:
+        connection: The cluster of the journal, and of the datasets that runs read.
+        host: Where to listen.
+        port: Likewise; 0: any that is free.
+        ray_address: Of the Ray cluster's dashboard.
+        slot: The resource of which each worker takes one.
+        policy: The name of what decides; None: as it was set before, else the default.
+        wait_max_s: Who has waited so long gets a turn, in seconds.
+        on_ready: Told the service's URL when it can be asked.
+
+    Returns:
+        What stopped it.
+
+    Raises:
+        PolicyError: There is no such policy.
+        JournalError: Kafka doesn't answer, or refuses the journal's topic.
+        EngineUnreachableError: No Ray cluster answers there.
+        OSError: It can't listen there.
+        JournalTakenError: Another governor has taken over.
+    """
+    if policy is not None:
+        load_policy(policy)  # a slip is said at once
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[signal.Signals] = loop.create_future()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, lambda by=each: stopped.done() or stopped.set_result(by))
+    reports = Reports(time.monotonic)
+    report_to: dict[str, str] = {}
+    journal = KafkaJournal(connection)
+    owner = await asyncio.to_thread(journal.identify)
+    engine = await asyncio.to_thread(
+        RayJobs,
+        ray_address,
+        slot=slot,
+        owner=owner,
+        connection=connection,
+        reports=reports,
+        report_to=report_to,
+    )
+    governing = Governing(journal, engine, guarded_policy, policy, wait_max_s=wait_max_s)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, governing.close)
+        application = GovernorHttp(
+            governing,
+            reports,
+            connection,
+            device="gpu" if slot == "GPU" else "cpu",
+            admission=Admission({}, []),
+        ).app()
+        runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=_REQUESTS_END_S, keepalive_timeout=_KEEPALIVE_S
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        listener = await listen(runner, host, port)
+        stack.push_async_callback(listener.close)
+        url = f"http://{host}:{listener.port}"
+        report_to["url"] = f"{url}/v1/reports"
+        governing.start()  # not before: it may start stints at once, which have to know where to report
+        watching = asyncio.create_task(asyncio.to_thread(governing.has_ended.wait))
+        watching.add_done_callback(lambda _: stopped.done() or stopped.set_exception(_why(governing)))
+        on_ready(url)
+        return await stopped
+    raise AssertionError("the stack lets nothing pass")
+
+
+def _why(governing: Governing) -> BaseException:
+    return governing.fault or RuntimeError("the governor has ended")

@@ -1,0 +1,99 @@
+"""What is said over HTTP: jobs as documents, and submissions as they come."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.jobs import Job
+from evenload.governor.governing.orders import Phase
+from evenload.ray_trainer.training.train_config import TrainConfig
+
+WEIGHT_BY_PRIORITY = {"urgent": 16.0, "normal": 4.0, "low": 1.0}
+
+
+class Submitted(BaseModel):
+    """A run that somebody wants."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    recipe: str = Field(max_length=200, description="Its name.")
+    config: TrainConfig = Field(description="As for `evenload train`; its workers say nothing here.")
+    min_size: int = Field(1, ge=1, description="The fewest workers that it runs with.")
+    max_size: int | None = Field(None, ge=1, description="The most; None: as many as it can ever have.")
+    asked_size: int | None = Field(None, ge=1, description="Its size where nothing resizes; None: the most.")
+    priority: Literal["urgent", "normal", "low"] = Field("normal", description="16, 4 or 1 to weigh it by.")
+
+
+class AskedPolicy(BaseModel):
+    """Which policy is to decide."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    policy: str = Field(max_length=200, description="Its name.")
+
+
+class Report(BaseModel):
+    """How far a stint is, as its driver says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    job: str = Field(max_length=200)
+    stint: int = Field(ge=1, le=10**9)
+    epoch: int = Field(ge=0, le=10**9)
+    samples_consumed: int = Field(ge=0, le=10**15)
+    num_samples: int = Field(ge=1, le=10**15)
+
+    @property
+    def samples_done(self) -> float:
+        """By the job, in all its stints."""
+        return float(self.epoch * self.num_samples + self.samples_consumed)
+
+
+def job_document(governor: Governor, job: Job, now_s: float) -> dict[str, Any]:
+    """A job as it stands now."""
+    return {
+        "job": job.job_id,
+        "state": state_of(job),
+        "reason": _reason(governor, job, now_s),
+        "size": job.size,
+        "wanted": job.wanted,
+        "min_size": job.wish.min_size,
+        "max_size": job.wish.max_size,
+        "asked_size": job.wish.asked_size,
+        "weight": job.wish.weight,
+        "kind": job.wish.kind,
+        "samples": job.wish.samples,
+        "samples_done": job.wish.samples if state_of(job) == "finished" else job.samples_done,
+        "submitted_s": job.submitted_s,
+        "ended_s": job.ended_s if job.ending else None,
+        "stint": job.stint,
+        "slot_seconds": job.slot_seconds_at(now_s),
+        "entry": dict(job.wish.entry),
+    }
+
+
+def state_of(job: Job) -> str:
+    """In one word: how it ended, that it is held, or where its workers stand."""
+    if job.ending:
+        return job.ending.value
+    return "held" if job.is_held and job.phase is Phase.WAITING else job.phase.value
+
+
+def _reason(governor: Governor, job: Job, now_s: float) -> str:
+    if job.ending or job.is_held:
+        return f"{job.num_fruitless} starts in a row ended without a sample" if job.num_fruitless else ""
+    if job.not_before_s > now_s:
+        return f"failed {job.num_failures} times in a row; starts again in {job.not_before_s - now_s:.0f} s"
+    if job.phase is Phase.WAITING and job.wanted:
+        return f"waits for {job.wanted} slots that others are leaving"
+    if job.phase is Phase.WAITING:
+        least, most = job.wish.min_size, job.wish.max_size
+        sizes = f"{least}" if least == most else f"{least} to {most}"
+        waits = f"waits: {governor.num_free} slots free, runs with {sizes}"
+        patience_s = governor.wait_max_s - (now_s - job.since_s)
+        return f"{waits}; its turn in {max(0.0, patience_s):.0f} s" if patience_s < math.inf else waits
+    return ""

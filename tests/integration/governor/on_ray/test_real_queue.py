@@ -1,0 +1,125 @@
+"""Runs that share a real Ray cluster, on real Kafka, through deaths of their governor."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenload.governor.errors import GovernorRefusedError
+from evenload.governor.service.client import GovernorClient
+from evenload.kafka_connection import Connection
+from evenload.ray_trainer.training.audit import audit
+
+NUM_SAMPLES = 700
+
+
+@contextmanager
+def governor(ray_head: str, connection: Connection) -> Iterator[tuple[GovernorClient, subprocess.Popen[str]]]:
+    """A governor in a process of its own; killed at the end, if it still runs."""
+    command = [
+        *(sys.executable, "-m", "evenload", "governor", "--port", "0", "--json"),
+        *("--ray", ray_head, "--slots-from", "CPU", "--policy", "elastic_fifo"),
+        *("--bootstrap-servers", connection.bootstrap_servers),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        while "}" not in (line := process.stdout.readline()):
+            assert line, "the governor ended before it was ready"
+            lines.append(line)
+        try:
+            yield GovernorClient(json.loads("".join([*lines, line]))["governor_url"]), process
+        finally:
+            process.kill()
+
+
+def submission(run: str, dataset: str, storage: Path, *, epochs: int, **more: Any) -> dict[str, Any]:
+    config = {
+        "dataset": dataset,
+        "run": run,
+        "storage": str(storage),
+        "epochs": epochs,
+        "global_batch_size": 32,
+        "checkpoint_interval_s": 0.5,
+        "options": {"max_tokens": 16, "vocabulary_size": 200, "warmup_share": 0.0},
+    }
+    return {"recipe": "text-classification", "config": config, **more}
+
+
+def wait_for(look: Callable[[], Any], *, timeout_s: float = 300.0) -> Any:
+    """What it looks for, as soon as it is there."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := look()):
+        assert time.monotonic() < deadline_s, "it never came"
+        time.sleep(0.2)
+    return found
+
+
+@pytest.mark.timeout(1800)
+def test_runs_share_a_cluster_and_lose_nothing_when_their_governor_is_killed(
+    tmp_path: Path, connection: Connection, ray_head: str, sentences: str
+) -> None:
+    storage = tmp_path / "runs"
+    first = submission("first", sentences, storage, epochs=40, max_size=4)
+    with governor(ray_head, connection) as (client, process):
+        job = client.submit(first)
+        assert (job["state"], job["samples"]) == ("waiting", 40 * NUM_SAMPLES)
+        assert client.submit(first)["submitted_s"] == job["submitted_s"]
+        with pytest.raises(GovernorRefusedError, match=r"there is a job 'first' that differs: samples"):
+            client.submit(submission("first", sentences, storage, epochs=41, max_size=4))
+        wait_for(lambda: client.job("first")["state"] == "running")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    with governor(ray_head, connection) as (client, _):
+        followed = client.job("first")
+        assert (followed["state"], followed["stint"]) == ("running", 1)
+        client.submit(submission("second", sentences, storage, epochs=3, max_size=2))
+        wait_for(lambda: all(job["state"] == "finished" for job in client.jobs()))
+        for run in ("first", "second"):
+            assert audit(run, storage, connection).exactly_once
+        assert client.job("first")["samples_done"] == 40 * NUM_SAMPLES
+
+
+@pytest.mark.timeout(1800)
+def test_a_run_that_is_held_stops_after_a_checkpoint_and_goes_on_when_released(
+    tmp_path: Path, connection: Connection, ray_head: str, sentences: str
+) -> None:
+    with governor(ray_head, connection) as (client, _):
+        client.submit(submission("held", sentences, tmp_path, epochs=300, max_size=2))
+        wait_for(lambda: client.job("held")["state"] == "running")
+        client.hold("held")
+        wait_for(lambda: client.job("held")["state"] == "held")
+        stopped = client.job("held")
+        assert 0 < stopped["samples_done"] < stopped["samples"]
+        client.release("held")
+        wait_for(lambda: client.job("held")["stint"] == 2)
+        client.cancel("held")
+        wait_for(lambda: client.job("held")["state"] == "cancelled")
+
+
+def test_what_cant_be_a_run_is_refused_with_a_sentence(
+    tmp_path: Path, connection: Connection, ray_head: str, sentences: str
+) -> None:
+    with governor(ray_head, connection) as (client, _):
+        for change, why in (
+            ({"dataset": "nowhere"}, "no dataset is named 'nowhere'"),
+            ({"run": "../x"}, "can't name a run"),
+            ({"epochs": 0}, "config.epochs: Input should be greater than or equal to 1"),
+        ):
+            body = submission("bad", sentences, tmp_path, epochs=1)
+            body["config"].update(change)
+            with pytest.raises(GovernorRefusedError, match=why) as caught:
+                client.submit(body)
+            assert caught.value.status == 400
+        with pytest.raises(GovernorRefusedError, match="there is no job 'bad'"):
+            client.job("bad")

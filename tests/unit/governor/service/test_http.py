@@ -1,0 +1,147 @@
+"""What a governor says over HTTP, and whom it refuses; submitting is tried with a real catalog."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+
+from evenload.governor.deciding.plugins import guarded_policy
+from evenload.governor.governing.jobs import Wish
+from evenload.governor.governing.loop import Governing
+from evenload.governor.on_ray.reports import Progress, Reports
+from evenload.governor.service.http import GovernorHttp
+from evenload.governor.testing import MemoryJournal, StillEngine
+from evenload.kafka_connection import Connection
+from evenload.telemetry_collector.service.admission import Admission
+
+WISH = Wish(job_id="a", kind="k", samples=100.0, asked_size=2, max_size=2)
+OTHER = Wish(job_id="b", kind="k", samples=100.0, asked_size=4, max_size=4, min_size=3)
+
+Answer = tuple[int, Any]
+
+
+class Site:
+    """A governor without brokers or a cluster, and its application."""
+
+    def __init__(self) -> None:
+        self.engine = StillEngine(4)
+        self.governing = Governing(MemoryJournal(), self.engine, guarded_policy, "fifo")
+        self.governing.start()
+        self.reports = Reports(lambda: 0.0)
+        self.governing.ask(lambda governor, now_s: governor.submit(WISH, now_s))
+        self.governing.ask(lambda governor, now_s: governor.submit(OTHER, now_s))
+
+    def app(self) -> web.Application:
+        connection = Connection(bootstrap_servers="127.0.0.1:9")
+        http = GovernorHttp(
+            self.governing, self.reports, connection, device="cpu", admission=Admission({}, [])
+        )
+        return http.app()
+
+    def ask(
+        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
+    ) -> Answer:
+        return asyncio.run(self._ask(method, path, body, headers or {}))
+
+    async def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Answer:
+        async with TestServer(self.app()) as server, ClientSession() as session:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else None
+            async with session.request(method, server.make_url(path), data=data, headers=headers) as answer:
+                text = await answer.text()
+                return answer.status, json.loads(text) if text.startswith("{") else text
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.governing.close()
+
+
+def wait_for(look: Callable[[], bool]) -> None:
+    while not look():
+        pass
+
+
+def test_jobs_are_listed_by_submission_with_why_they_wait(site: Site) -> None:
+    wait_for(lambda: site.ask("GET", "/v1/jobs/a")[1]["state"] == "running")
+    status, listed = site.ask("GET", "/v1/jobs")
+    assert status == 200
+    first, second = listed["jobs"]
+    assert (first["job"], first["state"], first["size"], first["reason"]) == ("a", "running", 2, "")
+    assert (second["job"], second["state"]) == ("b", "waiting")
+    assert second["reason"] == "waits: 2 slots free, runs with 3 to 4"
+
+
+def test_a_job_is_held_released_and_cancelled(site: Site) -> None:
+    assert site.ask("POST", "/v1/jobs/b/hold")[1]["state"] == "held"
+    assert site.ask("POST", "/v1/jobs/b/release")[1]["state"] == "waiting"
+    assert site.ask("DELETE", "/v1/jobs/b")[1]["state"] == "cancelled"
+    assert site.ask("GET", "/v1/jobs/b")[1]["ended_s"] > 0
+
+
+def test_a_driver_is_heard_unless_another_stint_runs_by_now(site: Site) -> None:
+    wait_for(lambda: site.ask("GET", "/v1/jobs/a")[1]["stint"] == 1)
+    report = {"job": "a", "stint": 1, "epoch": 1, "samples_consumed": 20, "num_samples": 50}
+    assert site.ask("POST", "/v1/reports", report) == (204, "")
+    job = site.governing.ask(lambda governor, _: governor.jobs["a"])
+    assert site.reports.progress(job.stint_id) == Progress(70.0, None)
+    status, refused = site.ask("POST", "/v1/reports", {**report, "stint": 2})
+    assert (status, refused["error"]) == (409, "evenload-a-2 isn't the stint that runs now")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "why"),
+    [
+        ("GET", "/v1/jobs/none", None, 404, "there is no job 'none'"),
+        ("GET", "/v2", None, 404, "GET /v2: Not Found"),
+        ("PUT", "/v1/jobs", None, 405, "PUT /v1/jobs: Method Not Allowed"),
+        ("POST", "/v1/reports", b"{", 400, "the body isn't what is taken here"),
+        ("POST", "/v1/reports", b"[" * 100_000, 400, "the body isn't what is taken here"),
+        ("POST", "/v1/reports", {"job": "none", "stint": 1}, 400, "epoch: Field required"),
+        ("POST", "/v1/jobs", b"x" * 300_000, 413, "larger than 262144 bytes"),
+        ("POST", "/v1/jobs", {"recipe": "no", "config": {"dataset": "d"}}, 400, "no"),
+        ("POST", "/v1/jobs", {"recipe": "no", "config": {"dataset": "d", "x": 1}}, 400, "config.x: Extra"),
+    ],
+)
+def test_what_cant_be_done_is_said_in_a_sentence(
+    site: Site, method: str, path: str, body: Any, status: int, why: str
+) -> None:
+    answered, document = site.ask(method, path, body)
+    assert answered == status
+    assert why in document["error"]
+
+
+def test_a_page_of_somebody_elses_changes_nothing(site: Site) -> None:
+    status, refused = site.ask("POST", "/v1/jobs/b/hold", headers={"Origin": "http://evil.example"})
+    assert (status, refused["error"]) == (403, "a page of 'http://evil.example' changes nothing here")
+    status, refused = site.ask("GET", "/v1/jobs", headers={"Host": "evil.example"})
+    assert status == 421
+
+
+def test_the_policy_is_swapped_or_only_tried(site: Site) -> None:
+    assert site.ask("GET", "/v1/policy")[1]["policy"] == "fifo"
+    status, tried = site.ask("PUT", "/v1/policy?preview=1", {"policy": "equi"})
+    assert (status, tried["policy"]) == (200, "equi")
+    assert site.ask("GET", "/v1/policy")[1]["policy"] == "fifo"
+    status, swapped = site.ask("PUT", "/v1/policy", {"policy": "equi"})
+    assert (status, swapped["policy"], swapped["fault"]) == (200, "equi", None)
+    status, refused = site.ask("PUT", "/v1/policy", {"policy": "magic"})
+    assert (status, refused["error"][:31]) == (400, "policy 'magic' is not known. Th")
+
+
+def test_it_is_ready_while_it_governs_and_its_cluster_answers(site: Site) -> None:
+    assert site.ask("GET", "/readyz") == (200, "ok\n")
+    site.engine.unreachable = "no answer from 10.0.0.1"
+    site.governing.ask(lambda *_: None)
+    assert site.ask("GET", "/readyz") == (503, {"error": "no answer from 10.0.0.1"})
+    site.governing.close()
+    assert site.ask("GET", "/readyz") == (503, {"error": "the governor has ended"})
+    assert site.ask("GET", "/healthz") == (200, "ok\n")
+    assert site.ask("GET", "/v1/jobs")[0] == 503
