@@ -9,6 +9,8 @@ GovernorError
 +-- EngineUnreachableError   what the cluster does can't be known now; later it can
 +-- JournalError             what was written down may be kept or not
 |   +-- JournalTakenError    another governor writes it now
+|   +-- JournalGoneError     it was deleted, and made anew
+|   +-- GovernorAtWorkError  another governor writes it, and hasn't been told to stop
 +-- GovernorUnreachableError no governor answers at a URL
 +-- GovernorRefusedError     a governor says no
 +-- GovernorEndedError       nothing is governed here any more
@@ -118,6 +120,41 @@ class JournalTakenError(JournalError):
         super().__init__(
             "another governor has taken over: it writes the journal now, and this one stops. Two at a time "
             "would start jobs twice."
+        )
+
+
+class JournalGoneError(JournalError):
+    """The journal was deleted and made anew while a governor was at work.
+
+    Attributes:
+        topic: Where it is.
+    """
+
+    retriable = False
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"topic {topic!r} was deleted and made anew, and with it all that was queued. Started again, the "
+            "governor begins with an empty queue; runs that train go on as they are."
+        )
+
+
+class GovernorAtWorkError(JournalError):
+    """Another governor is at work.
+
+    Attributes:
+        host: Where it is.
+        silent_s: Seconds since it wrote.
+    """
+
+    retriable = False
+
+    def __init__(self, host: str, silent_s: float) -> None:
+        self.host, self.silent_s = host, silent_s
+        super().__init__(
+            f"another governor is at work on {host!r}: it wrote {silent_s:.0f} s ago. With --take-over, this "
+            "one takes over, and that one stops."
         )
 
 

@@ -84,6 +84,9 @@ class MemoryJournal:
             changes.policy or self._kept.policy,
         )
 
+    def prove(self) -> None:
+        """Nobody else writes."""
+
     def read(self) -> Records:
         """All that was written."""
         return self._kept

@@ -52,6 +52,7 @@ DEFAULT_PORT = 9406
     show_default=True,
     help="0: any that is free.",
 )
+@click.option("--take-over", is_flag=True, help="Also from a governor that is at work; that one stops.")
 @cluster_options
 def governor(
     *,
@@ -61,6 +62,7 @@ def governor(
     wait_max_s: float,
     host: str,
     port: int,
+    take_over: bool,
     connection: Connection,
     output: Output,
 ) -> None:
@@ -88,6 +90,7 @@ def governor(
             slot="GPU" if slot == "GPU" else "CPU",
             policy=policy,
             wait_max_s=wait_max_s,
+            take_over=take_over,
             on_ready=on_ready,
         )
     )

@@ -19,6 +19,7 @@ from evenload.plugin_offers import offered
 GROUP = "evenload.policies"
 DEFAULT = "smartfill"
 FALLBACK = "elastic_fifo"
+_OWN = "evenload.governor."
 SECONDS_MAX = 1.0  # for one answer
 
 
@@ -27,15 +28,25 @@ def known_policies() -> tuple[str, ...]:
     return tuple(sorted(offered(GROUP)))
 
 
+def check_known(name: str) -> tuple[str, ...]:
+    """All names that can be set.
+
+    Raises:
+        PolicyError: This one isn't among them.
+    """
+    known = known_policies()
+    if name not in known:
+        raise PolicyError(name, known, "is not known")
+    return known
+
+
 def load_policy(name: str) -> Policy:
     """The policy of a name.
 
     Raises:
         PolicyError: There is none of this name, there are two, or it can't be imported.
     """
-    known = known_policies()
-    if name not in known:
-        raise PolicyError(name, known, "is not known")
+    known = check_known(name)
     offers = {offer.value: offer for offer in offered(GROUP)[name]}
     if len(offers) > 1:
         raise PolicyError(
@@ -50,13 +61,9 @@ def load_policy(name: str) -> Policy:
     return policy
 
 
-def guarded_policy(name: str) -> GuardedPolicy:
-    """The policy of a name, so that its answers can be acted on.
-
-    Raises:
-        PolicyError: As `load_policy`.
-    """
-    return GuardedPolicy(load_policy(name), name=name)
+def is_built_in(name: str) -> bool:
+    """Whether nobody else offers a policy of this name."""
+    return all(offer.value.startswith(_OWN) for offer in offered(GROUP).get(name, ()))
 
 
 class GuardedPolicy:
@@ -69,6 +76,11 @@ class GuardedPolicy:
     def __init__(self, policy: Policy, *, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy, self._name, self._clock = policy, name, clock
         self.fault: str | None = None
+
+    def close(self) -> None:
+        """Ends what the policy has of its own, if it has anything."""
+        if close := getattr(self._policy, "close", None):
+            close()
 
     def __call__(self, state: ClusterState) -> Sizes:
         """What the policy wishes, or, where it has misbehaved, what `elastic_fifo` does."""

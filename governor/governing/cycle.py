@@ -23,6 +23,13 @@ class Journal(Protocol):
             JournalError: It may be kept or not, and no more can be written: begin anew with what was kept.
         """
 
+    def prove(self) -> None:
+        """Shows that nobody else writes.
+
+        Raises:
+            JournalError: As `write`.
+        """
+
 
 def run_cycle(governor: Governor, journal: Journal, engine: Engine, now_s: float) -> str | None:
     """Does what is to be done now.
@@ -44,8 +51,11 @@ def run_cycle(governor: Governor, journal: Journal, engine: Engine, now_s: float
     governor.decide_if_due(now_s)
     journal.write(governor.take_changes())
     orders = governor.orders()
+    if orders.strays:
+        # One that was fenced and doesn't know it yet knows nothing of what its successor starts.
+        journal.prove()
     try:
-        for stint_id in orders.stops:
+        for stint_id in (*orders.stops, *orders.strays):
             engine.stop(stint_id)
         for stint in orders.starts:
             engine.start(stint)

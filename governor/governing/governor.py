@@ -37,6 +37,7 @@ class Orders(NamedTuple):
 
     starts: tuple[Stint, ...]
     stops: tuple[StintId, ...]
+    strays: tuple[StintId, ...]  # to be stopped as well: no record knows of them
 
 
 class Governor:
@@ -297,8 +298,8 @@ class Governor:
             if job.phase is not Phase.WAITING:
                 current.add(job.stint_id)
         # A stint that nobody knows of any more: its start came late, after it had been given up.
-        stops += [key for key, stint in self._stints.items() if not stint.outcome and key not in current]
-        return Orders(tuple(starts), tuple(stops))
+        strays = (key for key, stint in self._stints.items() if not stint.outcome and key not in current)
+        return Orders(tuple(starts), tuple(stops), tuple(strays))
 
     # Books
 

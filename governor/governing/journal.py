@@ -7,6 +7,9 @@ decided. All that changes in one cycle is one transaction: it is kept as a whole
 
 from __future__ import annotations
 
+import math
+import socket
+import time
 from typing import Final
 
 from evenload.dataset_catalog.errors import CatalogError
@@ -16,9 +19,16 @@ from evenload.dataset_catalog.logs.internal_topics import (
     latest_records,
     wait_for_stable_end,
 )
+from evenload.dataset_catalog.process_identity import is_running, this_process
 from evenload.dataset_catalog.topic_admin import TopicAdmin
-from evenload.governor.errors import JournalError, JournalTakenError, RecordError
-from evenload.governor.governing.records import Records, decoded, encoded
+from evenload.governor.errors import (
+    GovernorAtWorkError,
+    JournalError,
+    JournalGoneError,
+    JournalTakenError,
+    RecordError,
+)
+from evenload.governor.governing.records import Records, Writer, decoded, encoded, writer_in
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_plugin.config import LoaderConfig
 from evenload.kafka_plugin.errors import LoadError
@@ -27,6 +37,8 @@ from evenload.kafka_plugin.transactional_writer import ProducerFencedError, Tran
 # Not among the topics `evenload.*`, which every loader may write: a job of the queue is run.
 JOBS_TOPIC: Final = "evenload-governor.jobs"
 TRANSACTIONAL_ID: Final = "evenload-governor"
+HEARTBEAT_S: Final = 5.0
+SILENT_S: Final = 15.0  # a governor of which nobody knows whether it lives, and that says nothing, is dead
 _TRANSACTION_TIMEOUT_S: Final = 10.0
 
 
@@ -35,11 +47,15 @@ class KafkaJournal:
 
     Args:
         connection: The cluster.
+        take_over: Also from a governor that is at work.
         timeout_s: How long brokers may take over anything, in seconds.
     """
 
-    def __init__(self, connection: Connection, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, connection: Connection, *, take_over: bool = False, timeout_s: float = 30.0) -> None:
         self._connection, self._timeout_s = connection, timeout_s
+        self._take_over = take_over
+        self._id: str | None = None
+        self._written_s = -math.inf
         self._writer = TransactionalWriter(
             connection,
             TRANSACTIONAL_ID,
@@ -53,6 +69,7 @@ class KafkaJournal:
 
         Raises:
             JournalError: Brokers don't answer, or refuse it.
+            JournalGoneError: It is another one than at the first call.
         """
         try:
             ensure_internal_topics(self._connection, timeout_s=self._timeout_s, topics=(JOBS_TOPIC,))
@@ -62,6 +79,9 @@ class KafkaJournal:
             raise JournalError(f"the journal can't be opened: {error}") from error
         if found is None:
             raise JournalError(f"topic {JOBS_TOPIC!r} was deleted just now")
+        if self._id not in (None, found.topic_id):
+            raise JournalGoneError(JOBS_TOPIC)
+        self._id = found.topic_id
         return found.topic_id
 
     def open(self) -> tuple[Records, list[RecordError]]:
@@ -72,29 +92,56 @@ class KafkaJournal:
 
         Raises:
             JournalError: Brokers don't answer, or refuse it.
+            GovernorAtWorkError: Another governor writes it.
+            JournalGoneError: As `identify`.
         """
-        self.identify()  # it may have been deleted since
+        self.identify()
         try:
+            if not self._take_over:
+                self._refuse_who_is_at_work()
             self._writer.open(None, self._timeout_s)
             # A commit of the one before may be under way still: it counts, and has to be read.
             wait_for_stable_end(
                 self._connection, JOBS_TOPIC, timeout_s=self._timeout_s, wait_s=self._timeout_s
             )
             stored = latest_records(self._connection, JOBS_TOPIC, timeout_s=self._timeout_s)
-            return decoded(stored)
+            found = decoded(stored)
         except (CatalogError, LoadError) as error:
             raise JournalError(f"the journal can't be opened: {error}") from error
+        self._write([])
+        return found
+
+    def _refuse_who_is_at_work(self) -> None:
+        stored = latest_records(self._connection, JOBS_TOPIC, timeout_s=self._timeout_s)
+        writer = writer_in(stored)
+        if writer is None or writer.process == this_process() or is_running(writer.process) is False:
+            return
+        # A date far ahead is that of a clock that was wrong, and counts as silence too.
+        silent_s = abs(time.time() - writer.at_s)
+        if silent_s < SILENT_S:
+            raise GovernorAtWorkError(writer.host, silent_s)
 
     def write(self, changes: Records) -> None:
-        """Keeps all of it or nothing.
+        """Keeps all of it or nothing, and says every few seconds that somebody is at work.
 
         Raises:
             JournalTakenError: Another governor has taken it: nothing is to be done any more.
             JournalError: It is kept or not; `open` tells.
         """
         entries = list(encoded(changes))
-        if not entries:
-            return
+        if entries or time.monotonic() - self._written_s >= HEARTBEAT_S:
+            self._write(entries)
+
+    def prove(self) -> None:
+        """Writes something, which only who has the journal can.
+
+        Raises:
+            JournalTakenError, JournalError: As `write`.
+        """
+        self._write([])
+
+    def _write(self, entries: list[tuple[bytes, bytes]]) -> None:
+        entries.append(Writer(this_process(), socket.gethostname(), time.time()).encoded())
         try:
             self._writer.begin()
             for key, value in entries:
@@ -104,6 +151,7 @@ class KafkaJournal:
             raise JournalTakenError from error
         except LoadError as error:
             raise JournalError(f"the journal can't be written: {error}") from error
+        self._written_s = time.monotonic()
 
     def close(self) -> None:
         """Lets go of it."""

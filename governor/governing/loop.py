@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any, Final, Protocol, TypeVar
 
 from evenload.governor.deciding.plugins import DEFAULT, FALLBACK
-from evenload.governor.deciding.state import Policy
+from evenload.governor.deciding.state import ClusterState, Sizes
 from evenload.governor.errors import (
     GovernorEndedError,
     JournalError,
-    JournalTakenError,
     PolicyError,
     RecordError,
 )
@@ -35,6 +35,16 @@ _OPEN_AGAIN_MIN_S, _OPEN_AGAIN_MAX_S = 1.0, 30.0
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+
+
+class ClosablePolicy(Protocol):
+    """A policy that may have something of its own, which ends with it."""
+
+    def __call__(self, state: ClusterState) -> Sizes:
+        """What it wishes."""
+
+    def close(self) -> None:
+        """Ends what it has."""
 
 
 class OpenJournal(Journal, Protocol):
@@ -75,7 +85,7 @@ class Governing:
         self,
         journal: OpenJournal,
         engine: Engine,
-        policies: Callable[[str], Policy],
+        policies: Callable[[str], ClosablePolicy],
         policy: str | None = None,
         *,
         wait_max_s: float = math.inf,
@@ -89,7 +99,7 @@ class Governing:
         self._changed = threading.Condition()
         self._requests: list[tuple[Callable[[Governor, float], Any], Future[Any]]] = []
         self._is_closing = False
-        self.policy: tuple[str, Policy] | None = None
+        self.policy: tuple[str, ClosablePolicy] | None = None
         self.damaged: list[RecordError] = []
         self.unreachable: str | None = None
         self.has_ended = threading.Event()
@@ -139,10 +149,12 @@ class Governing:
                     self._go_on(governor)
         except BaseException as error:  # noqa: BLE001 - told to whoever looks: this is a thread's end
             self.fault = error
-            if not isinstance(error, JournalTakenError):
+            if not isinstance(error, JournalError):
                 _log.exception("the governor has failed")
         finally:
             self._journal.close()
+            if self.policy:
+                self.policy[1].close()
             with self._changed:
                 self.has_ended.set()
                 for _, answer in self._requests:
@@ -155,9 +167,9 @@ class Governing:
         while not self._is_closing:
             try:
                 records, self.damaged = self._journal.open()
-            except JournalTakenError:
-                raise
             except JournalError as error:
+                if not error.retriable:
+                    raise
                 _log.warning("%s; trying again in %.0f s", error, wait_s)
                 with self._changed:
                     self._changed.wait_for(lambda: self._is_closing, timeout=wait_s)
@@ -177,6 +189,8 @@ class Governing:
             # Its package may have been removed since it was set. Runs are governed all the same.
             _log.warning("%s %s decides", error, FALLBACK)
             name, policy = FALLBACK, self._policies(FALLBACK)
+        if self.policy:
+            self.policy[1].close()
         governor = Governor(policy, wait_max_s=self._wait_max_s, records=records)
         if name != records.policy:
             governor.set_policy(name, policy, self.now_s())
@@ -194,6 +208,8 @@ class Governing:
 
         def set_it(governor: Governor, now_s: float) -> None:
             governor.set_policy(name, policy, now_s)
+            if self.policy:
+                self.policy[1].close()
             self.policy = name, policy
 
         self.ask(set_it)
@@ -205,8 +221,8 @@ class Governing:
             PolicyError: There is none of this name.
             GovernorError: As `ask`.
         """
-        policy = self._policies(name)
-        return self.ask(lambda governor, now_s: governor.preview(policy, now_s))
+        with closing(self._policies(name)) as policy:
+            return self.ask(lambda governor, now_s: governor.preview(policy, now_s))
 
     def _go_on(self, governor: Governor) -> None:
         """Cycles, until closed or the journal fails."""
@@ -222,7 +238,7 @@ class Governing:
             except BaseException as error:
                 for answer, _ in answers:
                     answer.set_exception(error)
-                if not isinstance(error, JournalError) or isinstance(error, JournalTakenError):
+                if not isinstance(error, JournalError) or not error.retriable:
                     raise
                 _log.warning("%s", error)
                 return

@@ -11,9 +11,10 @@ Invariants, checked in tests/property/governor/governing/test_records.py:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from evenload.dataset_catalog.foreign_content import reason_of
 from evenload.governor.errors import RecordError
@@ -23,6 +24,7 @@ from evenload.governor.governing.orders import Phase
 
 _CLUSTER_KEY: Final = b"cluster"
 _POLICY_KEY: Final = b"policy"
+_WRITER_KEY: Final = b"writer"
 _RECORD_BYTES_MAX: Final = 1 << 20
 _STINTS_MAX: Final = 10**9
 _SUM_MAX: Final = 1e18
@@ -75,11 +77,37 @@ def decoded(stored: Mapping[bytes, bytes]) -> tuple[Records, list[RecordError]]:
                 kinds[name] = _KIND.validate_json(value)
             elif key in (_CLUSTER_KEY, _POLICY_KEY):
                 texts[key] = _TEXT.validate_json(value)
-            else:
+            elif key != _WRITER_KEY:
                 raise ValueError("no record has such a key")
         except Exception as error:  # noqa: BLE001 - the content is foreign: nobody can list what it may provoke
             errors.append(RecordError(repr(key)[:100], reason_of(error)))
     return Records(jobs, kinds, texts.get(_CLUSTER_KEY), texts.get(_POLICY_KEY)), errors
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes the journal, as it says every few seconds."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    process: str  # as process_identity has it
+    host: str
+    at_s: float  # seconds since 1970
+
+    def encoded(self) -> tuple[bytes, bytes]:
+        """Key and value."""
+        return _WRITER_KEY, _WRITER.dump_json(self)
+
+
+_WRITER = TypeAdapter(Writer)
+
+
+def writer_in(stored: Mapping[bytes, bytes]) -> Writer | None:
+    """Who wrote last; None: nobody has, or it can't be understood."""
+    try:
+        return _WRITER.validate_json(stored[_WRITER_KEY])
+    except (KeyError, ValueError):
+        return None
 
 
 def _checked(name: str, job: Job) -> Job:

@@ -15,9 +15,10 @@ from typing import Final, Literal
 
 from aiohttp import web
 
-from evenload.governor.deciding.plugins import guarded_policy, load_policy
+from evenload.governor.deciding.plugins import check_known
 from evenload.governor.governing.journal import KafkaJournal
 from evenload.governor.governing.loop import Governing
+from evenload.governor.governing.policy_process import governing_policy
 from evenload.governor.on_ray.ray_jobs import RayJobs
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.service.http import GovernorHttp
@@ -38,6 +39,7 @@ async def serve(
     slot: Literal["CPU", "GPU"],
     policy: str | None,
     wait_max_s: float,
+    take_over: bool,
     on_ready: Callable[[str], None],
 ) -> signal.Signals:
     """Serve until SIGINT or SIGTERM. For the main thread's loop.
@@ -50,6 +52,7 @@ async def serve(
         slot: The resource of which each worker takes one.
         policy: The name of what decides; None: as it was set before, else the default.
         wait_max_s: Who has waited so long gets a turn, in seconds.
+        take_over: Also from a governor that is at work.
         on_ready: Told the service's URL when it can be asked.
 
     Returns:
@@ -60,17 +63,17 @@ async def serve(
         JournalError: Kafka doesn't answer, or refuses the journal's topic.
         EngineUnreachableError: No Ray cluster answers there.
         OSError: It can't listen there.
-        JournalTakenError: Another governor has taken over.
+        JournalTakenError, GovernorAtWorkError: Another governor has taken over, or is at work.
     """
     if policy is not None:
-        load_policy(policy)  # a slip is said at once
+        check_known(policy)  # a slip is said at once
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[signal.Signals] = loop.create_future()
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, lambda by=each: stopped.done() or stopped.set_result(by))
     reports = Reports(time.monotonic)
     report_to: dict[str, str] = {}
-    journal = KafkaJournal(connection)
+    journal = KafkaJournal(connection, take_over=take_over)
     owner = await asyncio.to_thread(journal.identify)
     engine = await asyncio.to_thread(
         RayJobs,
@@ -81,7 +84,7 @@ async def serve(
         reports=reports,
         report_to=report_to,
     )
-    governing = Governing(journal, engine, guarded_policy, policy, wait_max_s=wait_max_s)
+    governing = Governing(journal, engine, governing_policy, policy, wait_max_s=wait_max_s)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, governing.close)
         application = GovernorHttp(

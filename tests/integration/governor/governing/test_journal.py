@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -9,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from evenload.dataset_catalog.logs.internal_topics import write_plain
-from evenload.governor.errors import JournalError, JournalTakenError
+from evenload.governor.errors import GovernorAtWorkError, JournalError, JournalTakenError
 from evenload.governor.governing.jobs import Job, Wish
 from evenload.governor.governing.journal import JOBS_TOPIC, KafkaJournal
 from evenload.governor.governing.kinds import Kind
-from evenload.governor.governing.records import Records
+from evenload.governor.governing.records import Records, Writer
 from evenload.kafka_connection import Connection
 
 
@@ -49,7 +50,7 @@ def test_the_one_before_is_fenced_and_keeps_nothing_more(
     journal: KafkaJournal, connection: Connection
 ) -> None:
     journal.open()
-    with closing(KafkaJournal(connection)) as successor:
+    with closing(KafkaJournal(connection, take_over=True)) as successor:
         successor.open()
         with pytest.raises(JournalTakenError, match="another governor has taken over"):
             journal.write(Records({"late": job("late")}, {}, None))
@@ -57,6 +58,23 @@ def test_the_one_before_is_fenced_and_keeps_nothing_more(
         records, _ = successor.open()
     assert "new" in records.jobs
     assert "late" not in records.jobs
+
+
+def test_one_that_is_at_work_is_left_alone_unless_that_is_asked_for(
+    journal: KafkaJournal, connection: Connection
+) -> None:
+    journal.identify()
+    for at_s, is_at_work in ((time.time(), True), (time.time() - 60.0, False)):
+        elsewhere = Writer(process="of nobody here", host="elsewhere", at_s=at_s)
+        write_plain(connection, JOBS_TOPIC, [elsewhere.encoded()], timeout_s=30.0)
+        if is_at_work:
+            with pytest.raises(GovernorAtWorkError, match="is at work on 'elsewhere': it wrote . s ago"):
+                journal.open()
+            with closing(KafkaJournal(connection, take_over=True)) as successor:
+                successor.open()
+        else:
+            journal.open()
+    journal.open()  # what this process wrote itself holds nobody up
 
 
 def test_what_somebody_else_writes_there_hides_only_itself(

@@ -167,7 +167,7 @@ class World:
             orders = self.stale.pop()
             for stint in orders.starts:
                 self.simulated.start(stint)
-            for stint_id in orders.stops:
+            for stint_id in (*orders.stops, *orders.strays):
                 self.simulated.stop(stint_id)
 
     def is_over(self) -> bool:

@@ -33,6 +33,9 @@ class Site:
     def write(self, changes: Records) -> None:
         self.written.append(changes)
 
+    def prove(self) -> None:
+        pass
+
     def submit(self, job_id: str, *, speed: SpeedCurve = LINEAR, samples: float = 4000.0) -> Wish:
         job = Submission(
             job_id=job_id, submitted_s=self.now_s, asked_size=4, samples=samples, speed=speed, kind="k"

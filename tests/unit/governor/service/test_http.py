@@ -11,9 +11,9 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from evenload.governor.deciding.plugins import guarded_policy
 from evenload.governor.governing.jobs import Wish
 from evenload.governor.governing.loop import Governing
+from evenload.governor.governing.policy_process import governing_policy
 from evenload.governor.on_ray.reports import Progress, Reports
 from evenload.governor.service.http import GovernorHttp
 from evenload.governor.testing import MemoryJournal, StillEngine
@@ -31,7 +31,7 @@ class Site:
 
     def __init__(self) -> None:
         self.engine = StillEngine(4)
-        self.governing = Governing(MemoryJournal(), self.engine, guarded_policy, "fifo")
+        self.governing = Governing(MemoryJournal(), self.engine, governing_policy, "fifo")
         self.governing.start()
         self.reports = Reports(lambda: 0.0)
         self.governing.ask(lambda governor, now_s: governor.submit(WISH, now_s))
