@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
@@ -26,8 +26,7 @@ from requests.exceptions import RequestException
 from evenload.governor.errors import EngineUnreachableError
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.on_ray.reports import Reports
-from evenload.governor.on_ray.runs import JOB_KEY, OWNER_KEY, STINT_KEY, Left, left_by, submission_of
-from evenload.kafka_connection.connection import Connection
+from evenload.governor.on_ray.runs import JOB_KEY, OWNER_KEY, STINT_KEY, Left
 from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.on_ray.errors import JobError
 from evenload.ray_trainer.training.on_ray.submit import connect
@@ -47,9 +46,9 @@ class RayJobs:
         address: Of its dashboard, http://HOST:8265.
         slot: The resource of which each worker takes one.
         owner: The governor's journal; stints of another's are jobs of others.
-        connection: How stints reach Kafka.
-        reports: What their drivers say.
-        report_to: As `submission_of` takes it.
+        submission: What Ray is sent for a stint, with the metadata by which `stint_of` knows it.
+        left_by: What a stint that has ended has left behind, by the environment that Ray was sent for it.
+        reports: What drivers say.
 
     Raises:
         EngineUnreachableError: No cluster answers there.
@@ -61,12 +60,12 @@ class RayJobs:
         *,
         slot: Literal["CPU", "GPU"],
         owner: str,
-        connection: Connection,
+        submission: Callable[[Stint], dict[str, Any]],
+        left_by: Callable[[Mapping[str, str]], Left],
         reports: Reports,
-        report_to: Mapping[str, str] | None,
     ) -> None:
-        self._slot, self._owner, self._connection = slot, owner, connection
-        self._reports, self._report_to = reports, report_to
+        self._slot, self._owner = slot, owner
+        self._submission, self._left_by, self._reports = submission, left_by, reports
         with _translated():
             self._client = connect(address)
             self._state = StateApiClient(self._client.get_address())
@@ -86,7 +85,7 @@ class RayJobs:
 
     def start(self, stint: Stint) -> None:
         """Begins a stint, unless one of its id was begun."""
-        submission = submission_of(stint, self._connection, owner=self._owner, report_to=self._report_to)
+        submission = self._submission(stint)
         with _translated():
             try:
                 self._client.submit_job(**submission)
@@ -114,7 +113,7 @@ class RayJobs:
             )
         has_trained = self._reports.progress(stint_id) is not None
         try:
-            left = self._left.get(stint_id) or left_by((job.runtime_env or {}).get("env_vars", {}))
+            left = self._left.get(stint_id) or self._left_by((job.runtime_env or {}).get("env_vars", {}))
         except TrainerError as error:
             # Not knowing what came of it is no reason to call it failed: storage is asked again.
             _log.warning("what stint %s has left behind isn't known: %s", stint_id.submission_id, error)

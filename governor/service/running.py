@@ -11,6 +11,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Literal
 
 from aiohttp import web
@@ -21,6 +22,7 @@ from evenload.governor.governing.loop import Governing
 from evenload.governor.governing.policy_process import governing_policy
 from evenload.governor.on_ray.ray_jobs import RayJobs
 from evenload.governor.on_ray.reports import Reports
+from evenload.governor.on_ray.runs import left_by, submission_of
 from evenload.governor.service.http import GovernorHttp
 from evenload.kafka_connection.connection import Connection
 from evenload.telemetry_collector.service.admission import Admission
@@ -80,9 +82,9 @@ async def serve(
         ray_address,
         slot=slot,
         owner=owner,
-        connection=connection,
+        submission=partial(submission_of, connection=connection, owner=owner, report_to=report_to),
+        left_by=left_by,
         reports=reports,
-        report_to=report_to,
     )
     governing = Governing(journal, engine, governing_policy, policy, wait_max_s=wait_max_s)
     async with contextlib.AsyncExitStack() as stack:

@@ -68,7 +68,7 @@ def test_one_that_is_at_work_is_left_alone_unless_that_is_asked_for(
         elsewhere = Writer(process="of nobody here", host="elsewhere", at_s=at_s)
         write_plain(connection, JOBS_TOPIC, [elsewhere.encoded()], timeout_s=30.0)
         if is_at_work:
-            with pytest.raises(GovernorAtWorkError, match="is at work on 'elsewhere': it wrote . s ago"):
+            with pytest.raises(GovernorAtWorkError, match=r"is at work on 'elsewhere': it wrote . s ago"):
                 journal.open()
             with closing(KafkaJournal(connection, take_over=True)) as successor:
                 successor.open()
