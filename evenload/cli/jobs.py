@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_PRIORITIES = ("urgent", "normal", "low")
+_PRIORITY_HELP = "16, 4 or 1 to weigh it by."
 _BOUND_JOBS_MAX = 500  # its time and memory grow with the square of their number
 
 
@@ -87,10 +90,10 @@ def _add_recipe(recipe: Recipe) -> None:
     )
     @click.option(
         "--priority",
-        type=click.Choice(("urgent", "normal", "low")),
+        type=click.Choice(_PRIORITIES),
         default="normal",
         show_default=True,
-        help="16, 4 or 1 to weigh it by.",
+        help=_PRIORITY_HELP,
     )
     @recipe_flags(recipe, without={*NOT_FLAGS, "workers", "ray_address"})
     @_governor_option
@@ -122,6 +125,51 @@ for _recipe in RECIPES.values():
     _add_recipe(_recipe)
 
 
+@jobs.command("submit-ray", context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--name", required=True, help="Of the job.")
+@click.option(
+    "--slots", type=click.IntRange(1), required=True, help="That it takes, by what it starts itself."
+)
+@click.option(
+    "--stop",
+    type=click.Choice(("signal", "never")),
+    default="signal",
+    show_default=True,
+    help="Interrupt it when others are in turn, and start it again later; or leave it alone once it runs.",
+)
+@click.option(
+    "--priority", type=click.Choice(_PRIORITIES), default="normal", show_default=True, help=_PRIORITY_HELP
+)
+@_governor_option
+@json_option
+def submit_ray(
+    *,
+    command: tuple[str, ...],
+    name: str,
+    slots: int,
+    stop: str,
+    priority: str,
+    governor: GovernorClient,
+    output: Output,
+) -> None:
+    """Have any COMMAND (after `--`) join the queue, to be run as a Ray job when its slots are free.
+
+    Nothing is known of it but the slots that it takes: it has them all, or waits. It isn't started again when
+    it fails.
+    """
+    job = governor.submit_plain(
+        {
+            "name": name,
+            "command": shlex.join(command),
+            "slots": slots,
+            "is_kept": stop == "never",
+            "priority": priority,
+        }
+    )
+    _tell(job, output)
+
+
 @jobs.command("list")
 @_governor_option
 @json_option
@@ -136,7 +184,8 @@ def list_jobs(*, governor: GovernorClient, output: Output) -> None:
 
 def _job_row(job: Mapping[str, Any]) -> list[str]:
     moving = f"{job['size']} -> {job['wanted']}" if job["wanted"] != job["size"] else str(job["size"])
-    return [job["job"], job["state"], moving, f"{job['samples_done'] / job['samples']:.0%}", job["reason"]]
+    done = "" if job["samples"] is None else f"{job['samples_done'] / job['samples']:.0%}"
+    return [job["job"], job["state"], moving, done, job["reason"]]
 
 
 @jobs.command()

@@ -66,17 +66,33 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlainView:
+    """One job of which nothing is known but the slots that it takes. No policy is given it."""
+
+    job_id: str
+    submitted_s: float
+    asked_size: int  # its only size
+    weight: float = 1.0
+    size: int = 0  # now, or on its way there; 0 waits
+    is_kept: bool = False  # once it runs, it is never stopped
+    waiting_s: float = 0.0
+    running_s: float = 0.0
+    slot_seconds: float = 0.0  # used, in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
     """What there is to decide about."""
 
     now_s: float  # seconds since 1970; a policy may go by the time of day
     num_slots: int  # 0 while no node is there
     jobs: tuple[JobView, ...]  # by submission
+    plain: tuple[PlainView, ...] = ()  # by submission; a policy gets what they leave, and not themselves
 
     @property
     def num_free(self) -> int:
         """Slots that no job holds; below 0 where slots were lost."""
-        return self.num_slots - sum(job.size for job in self.jobs)
+        return self.num_slots - sum(job.size for job in (*self.jobs, *self.plain))
 
 
 Policy = Callable[[ClusterState], Sizes]

@@ -153,7 +153,7 @@ class Governor:
         sizes = decide(state, policy, wait_max_s=self.wait_max_s)
         return {
             view.job_id: (view.size, sizes[view.job_id])
-            for view in state.jobs
+            for view in (*state.jobs, *state.plain)
             if sizes[view.job_id] != view.size
         }
 
@@ -214,7 +214,7 @@ class Governor:
         job = self._jobs[job.job_id] = job.seen_at(stint.samples_done)
         kind = self._kind_of(job)
         if job.phase is Phase.STARTING and stint.has_trained:
-            if job.stop_ordered_s is not None:
+            if job.stop_ordered_s is not None and not job.is_plain:
                 self._put_kind(job, kind.with_resize(max(0.0, now_s - job.stop_ordered_s)))
             self._put(job := job.running())
         if stint.samples_per_s:
@@ -232,7 +232,7 @@ class Governor:
             return
         state = self.state(now_s)
         sizes = decide(state, self._policy, wait_max_s=self.wait_max_s)
-        for view in state.jobs:
+        for view in (*state.jobs, *state.plain):
             if sizes[view.job_id] != view.size:
                 self._put(self._jobs[view.job_id].wanted_at(sizes[view.job_id], now_s))
         later = [job.not_before_s for job in self._jobs.values() if job.not_before_s > now_s]
@@ -241,11 +241,17 @@ class Governor:
 
     def state(self, now_s: float) -> ClusterState:
         """What there is to decide about now."""
-        views = tuple(self._view(job, now_s) for job in self._by_submission() if job.may_run(now_s))
-        return ClusterState(now_s=now_s, num_slots=self._num_slots, jobs=views)
+        jobs = [job for job in self._by_submission() if job.may_run(now_s)]
+        return ClusterState(
+            now_s=now_s,
+            num_slots=self._num_slots,
+            jobs=tuple(self._view(job, now_s) for job in jobs if not job.is_plain),
+            plain=tuple(job.plain_view(now_s) for job in jobs if job.is_plain),
+        )
 
     def _view(self, job: Job, now_s: float) -> JobView:
         kind, wish = self._kind_of(job), job.wish
+        assert wish.samples is not None
         largest = max(wish.max_size, job.wanted)
         key = (wish.kind, largest, wish.min_size, wish.max_size, wish.sizes)
         curve = self._curves.get(key) if kind.speeds else None

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from evenload.governor.deciding.curves import SpeedCurve
-from evenload.governor.deciding.state import JobView
+from evenload.governor.deciding.state import JobView, PlainView
 from evenload.governor.governing.engine import Stint, StintId
 from evenload.governor.governing.orders import Phase, Placement
 
@@ -44,12 +44,13 @@ class Wish:
 
     job_id: str
     kind: str
-    samples: float  # that it reads in all
+    samples: float | None  # that it reads in all; None: a plain job, of which nothing is known but its size
     asked_size: int
     max_size: int
     min_size: int = 1
     sizes: tuple[int, ...] | None = None  # that it can have; None: all
     weight: float = 1.0
+    is_kept: bool = False  # a plain job that is never stopped once it runs
     entry: Mapping[str, Any] = field(default_factory=dict)  # for the engine
 
     def __post_init__(self) -> None:
@@ -60,11 +61,17 @@ class Wish:
             )
         if self.sizes is not None and not any(self.min_size <= size <= self.max_size for size in self.sizes):
             raise ValueError(f"{self.job_id}: none of its sizes is from {self.min_size} to {self.max_size}")
-        for name, most in (("samples", SAMPLES_MAX), ("weight", WEIGHT_MAX)):
-            if not 0 < getattr(self, name) <= most:
+        if self.samples is None:
+            if self.min_size != self.max_size:
                 raise ValueError(
-                    f"{self.job_id}: {name} is {getattr(self, name)}, must be above 0, to {most:g}"
+                    f"{self.job_id}: a plain job has one size, not {self.min_size} to {self.max_size}"
                 )
+        elif self.is_kept:
+            raise ValueError(f"{self.job_id}: only a plain job can be kept from being stopped")
+        for name, most in (("samples", SAMPLES_MAX), ("weight", WEIGHT_MAX)):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= most:
+                raise ValueError(f"{self.job_id}: {name} is {value}, must be above 0, to {most:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +135,29 @@ class Job:
         """Whether there is anything to decide about it."""
         return not (self.ending or self.is_held or self.is_cancelled) and self.not_before_s <= now_s
 
+    @property
+    def is_plain(self) -> bool:
+        """Nothing is known of it but the slots that it takes."""
+        return self.wish.samples is None
+
+    def plain_view(self, now_s: float) -> PlainView:
+        """What is decided by, of a plain job."""
+        lasted_s = max(0.0, now_s - self.since_s)
+        return PlainView(
+            job_id=self.job_id,
+            submitted_s=self.submitted_s,
+            asked_size=self.wish.asked_size,
+            weight=self.wish.weight,
+            size=self.wanted,
+            is_kept=self.wish.is_kept,
+            waiting_s=self.waited_s if self.has_place else lasted_s,
+            running_s=lasted_s if self.has_place else 0.0,
+            slot_seconds=self.slot_seconds_at(now_s),
+        )
+
     def view(self, speed: SpeedCurve, resize_cost_s: float, now_s: float) -> JobView:
-        """What a policy is given."""
+        """What a policy is given, of a run."""
+        assert self.wish.samples is not None
         lasted_s = max(0.0, now_s - self.since_s)
         return JobView(
             job_id=self.job_id,
@@ -203,7 +231,9 @@ class Job:
             num_fruitless=num_fruitless,
             not_before_s=now_s + backoff_s,
         )
-        return new.ended(Ending.FAILED, now_s) if num_fruitless >= FRUITLESS_MAX else new
+        # What a plain job does a second time, nobody knows: who submitted it has to say that it shall.
+        has_failed = self.is_plain or num_fruitless >= FRUITLESS_MAX
+        return new.ended(Ending.FAILED, now_s) if has_failed else new
 
     def ended(self, ending: Ending, now_s: float) -> Job:
         """After its end; what it held is free."""

@@ -26,7 +26,7 @@ from requests.exceptions import RequestException
 from evenload.governor.errors import EngineUnreachableError
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.on_ray.reports import Reports
-from evenload.governor.on_ray.runs import JOB_KEY, OWNER_KEY, STINT_KEY, Left
+from evenload.governor.on_ray.runs import JOB_KEY, OWNER_KEY, PLAIN_KEY, STINT_KEY, Left
 from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.on_ray.errors import JobError
 from evenload.ray_trainer.training.on_ray.submit import connect
@@ -34,6 +34,11 @@ from evenload.ray_trainer.training.on_ray.submit import connect
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _LIST_MAX: Final = 10_000  # Ray lists no more
 _TIMEOUT_S: Final = 10
+_PLAIN_OUTCOMES: Final = {
+    JobStatus.SUCCEEDED: Outcome.FINISHED,
+    JobStatus.STOPPED: Outcome.STOPPED,
+    JobStatus.FAILED: Outcome.FAILED,
+}
 _LOOKS_OF_OTHERS: Final = 5  # what others hold in all of these is theirs
 
 _log = logging.getLogger(__name__)
@@ -104,6 +109,10 @@ class RayJobs:
                     raise
 
     def _seen(self, stint_id: StintId, job: JobDetails) -> StintSeen:
+        if PLAIN_KEY in (job.metadata or {}):
+            has_begun = job.status is not JobStatus.PENDING
+            outcome = _PLAIN_OUTCOMES.get(job.status)
+            return StintSeen(samples_done=0.0, has_trained=has_begun, outcome=outcome)
         if not job.status.is_terminal():
             progress = self._reports.progress(stint_id)
             if progress is None:

@@ -1,4 +1,6 @@
-"""Jobs that are runs of ours: what is wished, what Ray is sent for a stint, and what storage says of its end.
+"""What is wished for a job, what Ray is sent for a stint of it, and what its storage says of its end.
+
+A job is a run of ours, or plain: any command for a Ray cluster, of which only the slots are known.
 
 A run's own storage has the last word: a driver that was told to stop may have finished just before, and one
 that Ray calls failed may have saved all that it did.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -16,14 +19,20 @@ from evenload.governor.governing.jobs import Wish
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.errors import InvalidCheckpointError
-from evenload.ray_trainer.training.on_ray.submission import make_submission, submitted_config
+from evenload.ray_trainer.training.on_ray.submission import (
+    make_submission,
+    stopped_softly,
+    submitted_config,
+)
 from evenload.ray_trainer.training.run_record import find_run, read_finished
 from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
 
 OWNER_KEY: Final = "evenload_journal"
+PLAIN_KEY: Final = "evenload_plain"
 JOB_KEY: Final = "evenload_job"
 STINT_KEY: Final = "evenload_stint"
+_NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _NOT_OF_A_KIND: Final = {"run", "storage", "workers", "epochs", "seed", "begin_anew", "connection"}
 _STORAGE_PATIENCE_S: Final = 2.0  # whoever looks, looks again
 
@@ -93,6 +102,31 @@ def wish_of(
     )
 
 
+def plain_wish_of(name: str, command: str, *, slots: int, is_kept: bool = False, weight: float = 1.0) -> Wish:
+    """Any command that is to run on the cluster.
+
+    Args:
+        slots: That it takes, by what it starts itself.
+        is_kept: It is never stopped for others. Else it may be interrupted, and started again later.
+
+    Raises:
+        ValueError: It can't be called so, or have so many slots.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} can't name a job: 1 to 150 letters, digits, '.', '_' or '-'")
+    return Wish(
+        job_id=name,
+        kind="plain",
+        samples=None,
+        asked_size=slots,
+        min_size=slots,
+        max_size=slots,
+        weight=weight,
+        is_kept=is_kept,
+        entry={"command": command},
+    )
+
+
 def submission_of(
     stint: Stint, connection: Connection, *, owner: str, report_to: Mapping[str, str] | None
 ) -> dict[str, Any]:
@@ -103,6 +137,14 @@ def submission_of(
         connection: How to reach Kafka.
         report_to: `url` where the driver says how far it is, and `token` for it; None: nowhere.
     """
+    metadata = {OWNER_KEY: owner, JOB_KEY: stint.id.job_id, STINT_KEY: str(stint.id.number)}
+    if "command" in stint.entry:
+        return {
+            "entrypoint": stint.entry["command"],
+            "submission_id": stint.id.submission_id,
+            "runtime_env": {"env_vars": stopped_softly()},
+            "metadata": {**metadata, PLAIN_KEY: "yes"},
+        }
     config = TrainConfig.model_validate(
         {**stint.entry["config"], "workers": stint.size, "connection": connection}
     )
@@ -111,7 +153,7 @@ def submission_of(
         stint.entry["recipe"],
         config,
         stint.id.submission_id,
-        metadata={OWNER_KEY: owner, JOB_KEY: stint.id.job_id, STINT_KEY: str(stint.id.number)},
+        metadata=metadata,
         report={**report_to, **facts} if report_to else None,
     )
 

@@ -28,6 +28,10 @@ class GovernorClient:
         """Has a run join the queue; the same twice is once. Returns the job, as all below."""
         return self._ask("POST", "/v1/jobs", submission)
 
+    def submit_plain(self, submission: dict[str, Any]) -> dict[str, Any]:
+        """Likewise any command."""
+        return self._ask("POST", "/v1/plain-jobs", submission)
+
     def jobs(self) -> list[dict[str, Any]]:
         """All jobs, by submission."""
         jobs: list[dict[str, Any]] = self._ask("GET", "/v1/jobs")["jobs"]

@@ -3,6 +3,7 @@
 | route | |
 | --- | --- |
 | `POST /v1/jobs` | a run joins the queue: 201; the same again: 200; another of its name: 409 |
+| `POST /v1/plain-jobs` | the same for any command, of which only its slots are known |
 | `GET /v1/jobs`, `GET /v1/jobs/J` | all jobs; one |
 | `DELETE /v1/jobs/J`, `POST /v1/jobs/J/hold`, `.../release` | cancel, hold, release |
 | `POST /v1/reports` | a driver says how far it is; 409: another stint runs by now |
@@ -33,8 +34,15 @@ from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Job, Wish
 from evenload.governor.governing.loop import Governing
 from evenload.governor.on_ray.reports import Reports
-from evenload.governor.on_ray.runs import wish_of
-from evenload.governor.service.wire import WEIGHT_BY_PRIORITY, AskedPolicy, Report, Submitted, job_document
+from evenload.governor.on_ray.runs import plain_wish_of, wish_of
+from evenload.governor.service.wire import (
+    WEIGHT_BY_PRIORITY,
+    AskedPolicy,
+    Report,
+    Submitted,
+    SubmittedPlain,
+    job_document,
+)
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.on_ray.submission import resolved
@@ -81,6 +89,7 @@ class GovernorHttp:
         app.add_routes(
             [
                 web.post("/v1/jobs", self._submit),
+                web.post("/v1/plain-jobs", self._submit_plain),
                 web.get("/v1/jobs", self._list),
                 web.get("/v1/jobs/{job}", self._show),
                 web.delete("/v1/jobs/{job}", self._changing(Governor.cancel)),
@@ -131,8 +140,23 @@ class GovernorHttp:
 
     async def _submit(self, request: web.Request) -> web.Response:
         submitted = await self._body(request, Submitted)
-        wish = await asyncio.to_thread(self._wish, submitted)
+        return await self._queue(await asyncio.to_thread(self._wish, submitted))
 
+    async def _submit_plain(self, request: web.Request) -> web.Response:
+        asked = await self._body(request, SubmittedPlain)
+        try:
+            wish = plain_wish_of(
+                asked.name,
+                asked.command,
+                slots=asked.slots,
+                is_kept=asked.is_kept,
+                weight=WEIGHT_BY_PRIORITY[asked.priority],
+            )
+        except ValueError as error:
+            raise RefusedError(400, str(error)) from error
+        return await self._queue(wish)
+
+    async def _queue(self, wish: Wish) -> web.Response:
         def submit(governor: Governor, now_s: float) -> tuple[dict[str, Any], bool]:
             is_new = wish.job_id not in governor.jobs and wish.job_id not in governor.ended
             job = governor.submit(wish, now_s)

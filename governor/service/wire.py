@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from evenload.governor.governing.governor import Governor
-from evenload.governor.governing.jobs import Job
+from evenload.governor.governing.jobs import Ending, Job
 from evenload.governor.governing.orders import Phase
 from evenload.ray_trainer.training.train_config import TrainConfig
 
@@ -25,6 +25,18 @@ class Submitted(BaseModel):
     min_size: int = Field(1, ge=1, description="The fewest workers that it runs with.")
     max_size: int | None = Field(None, ge=1, description="The most; None: as many as it can ever have.")
     asked_size: int | None = Field(None, ge=1, description="Its size where nothing resizes; None: the most.")
+    priority: Literal["urgent", "normal", "low"] = Field("normal", description="16, 4 or 1 to weigh it by.")
+
+
+class SubmittedPlain(BaseModel):
+    """Any command that somebody wants to run on the cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: str = Field(max_length=150, description="Of the job.")
+    command: str = Field(min_length=1, max_length=10_000, description="For a shell on the cluster.")
+    slots: int = Field(ge=1, description="That it takes, by what it starts itself.")
+    is_kept: bool = Field(False, description="It is never stopped for others.")
     priority: Literal["urgent", "normal", "low"] = Field("normal", description="16, 4 or 1 to weigh it by.")
 
 
@@ -67,13 +79,19 @@ def job_document(governor: Governor, job: Job, now_s: float) -> dict[str, Any]:
         "weight": job.wish.weight,
         "kind": job.wish.kind,
         "samples": job.wish.samples,
-        "samples_done": job.wish.samples if state_of(job) == "finished" else job.samples_done,
+        "samples_done": _samples_done(job),
         "submitted_s": job.submitted_s,
         "ended_s": job.ended_s if job.ending else None,
         "stint": job.stint,
         "slot_seconds": job.slot_seconds_at(now_s),
         "entry": dict(job.wish.entry),
     }
+
+
+def _samples_done(job: Job) -> float | None:
+    if job.wish.samples is None:
+        return None
+    return job.wish.samples if job.ending is Ending.FINISHED else job.samples_done
 
 
 def state_of(job: Job) -> str:

@@ -20,7 +20,7 @@ from evenload.ray_trainer.training.run_names import default_run_name
 from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
 
-__all__ = ["make_submission", "resolved", "submitted_config"]
+__all__ = ["make_submission", "resolved", "stopped_softly", "submitted_config"]
 
 _STOP_WAIT_S: Final = 300  # a worker in the middle of a long step has to end it first
 
@@ -66,8 +66,7 @@ def make_submission(
         "env_vars": {
             **({} if report is None else {REPORT_VARIABLE: json.dumps(report)}),
             JOB_VARIABLE: json.dumps(content),
-            "RAY_JOB_STOP_SIGNAL": "SIGINT",
-            "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S),
+            **stopped_softly(),
         }
     }
     if working_dir is not None:
@@ -78,6 +77,11 @@ def make_submission(
         "runtime_env": runtime,
         "metadata": dict(metadata or {}),
     }
+
+
+def stopped_softly() -> dict[str, str]:
+    """What has Ray interrupt a job that is stopped, and wait before it kills it."""
+    return {"RAY_JOB_STOP_SIGNAL": "SIGINT", "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)}
 
 
 def submitted_config(variables: Mapping[str, str]) -> TrainConfig:

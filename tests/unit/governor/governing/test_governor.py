@@ -10,7 +10,7 @@ from evenload.governor.deciding.policies.rigid import fifo
 from evenload.governor.deciding.state import Policy
 from evenload.governor.errors import EngineUnreachableError, JobConflictError, JobUnknownError
 from evenload.governor.governing.cycle import run_cycle
-from evenload.governor.governing.engine import Observed, Outcome, StintId
+from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Ending, Job, Wish
 from evenload.governor.governing.orders import Phase
@@ -147,6 +147,36 @@ def test_after_a_restart_of_the_cluster_jobs_go_on_from_what_was_done() -> None:
     assert (job.phase, job.stint, job.num_failures) == (Phase.STARTING, 2, 0)
     site.go_on(131.5)
     assert site.job("a").ending is Ending.FINISHED
+
+
+PLAIN = Wish(job_id="p", kind="plain", samples=None, asked_size=2, min_size=2, max_size=2)
+
+
+def test_a_plain_job_has_its_slots_or_waits_and_its_failure_is_final() -> None:
+    site = Site(num_slots=2)
+    seen: dict[StintId, StintSeen] = {}
+
+    class Plain(SimulatedEngine):
+        def look(self) -> Observed:
+            return Observed(cluster_id="c", num_slots=2, stints=dict(seen))
+
+        def start(self, stint: Stint) -> None:
+            seen[stint.id] = StintSeen(samples_done=0.0, has_trained=True)
+
+    site.engine = Plain(2, USUAL)
+    site.governor.submit(PLAIN, 0.0)
+    for now_s in (0.0, 1.0, 2.0):
+        site.cycle(now_s)
+    assert (site.job("p").phase, site.job("p").size) == (Phase.RUNNING, 2)
+    seen[StintId("p", 1)] = StintSeen(samples_done=0.0, has_trained=True, outcome=Outcome.FAILED)
+    site.cycle(3.0)
+    assert site.job("p").ending is Ending.FAILED
+    site.governor.release("p", 3.0)
+    for now_s in (4.0, 5.0, 6.0):
+        site.cycle(now_s)
+    seen[StintId("p", 2)] = StintSeen(samples_done=0.0, has_trained=True, outcome=Outcome.FINISHED)
+    site.cycle(7.0)
+    assert (site.job("p").ending, site.job("p").samples_done) == (Ending.FINISHED, 0.0)
 
 
 def test_while_the_engine_cant_be_reached_requests_are_written_down_and_nothing_is_decided() -> None:

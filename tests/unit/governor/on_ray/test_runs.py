@@ -11,7 +11,7 @@ import pytest
 from evenload.governor.governing.engine import Stint, StintId
 from evenload.governor.governing.jobs import Wish
 from evenload.governor.on_ray.ray_jobs import stint_of
-from evenload.governor.on_ray.runs import left_by, submission_of, wish_of
+from evenload.governor.on_ray.runs import left_by, plain_wish_of, submission_of, wish_of
 from evenload.kafka_connection import Connection
 from evenload.ray_trainer.training.on_ray.job_driver import JOB_VARIABLE, REPORT_VARIABLE
 from evenload.ray_trainer.training.on_ray.submission import resolved
@@ -81,6 +81,16 @@ def test_a_secret_stands_in_no_job(tmp_path: Path) -> None:
     assert "very-secret" not in repr(found.entry)
     stint = Stint(StintId("r", 1), 1, found.entry)
     assert "very-secret" not in repr(submission_of(stint, secret, owner="j", report_to=None))
+
+
+def test_a_plain_job_is_any_command_with_one_size() -> None:
+    found = plain_wish_of("sweep", "python sweep.py", slots=2, is_kept=True)
+    assert (found.samples, found.min_size, found.max_size, found.is_kept) == (None, 2, 2, True)
+    sent = submission_of(Stint(StintId("sweep", 1), 2, found.entry), CONNECTION, owner="j", report_to=None)
+    assert (sent["entrypoint"], sent["submission_id"]) == ("python sweep.py", "evenload-sweep-1")
+    assert stint_of(sent["metadata"], "j") == StintId("sweep", 1)
+    with pytest.raises(ValueError, match="can't name a job"):
+        plain_wish_of("a/b", "true", slots=1)
 
 
 @pytest.mark.parametrize(
