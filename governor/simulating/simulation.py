@@ -35,10 +35,16 @@ class Submission:
     speed: SpeedCurve
     kind: str = ""  # of jobs with the same speeds; empty: there is no other
     min_size: int = 1
+    is_plain: bool = False  # nobody is told of its samples and speeds
 
     @property
     def wish(self) -> Wish:
         """What is submitted."""
+        if self.is_plain:
+            size = self.asked_size
+            return Wish(
+                job_id=self.job_id, kind="", samples=None, asked_size=size, min_size=size, max_size=size
+            )
         return Wish(
             job_id=self.job_id,
             kind=self.kind or self.job_id,
@@ -259,7 +265,7 @@ def simulate(
     coming = list(reversed(workload))
     engine = SimulatedEngine(num_slots, costs, tells_speeds=is_learning)
     journal = _Watched(engine, on_resize)
-    kinds = {} if is_learning else {job.wish.kind: _known(job, costs) for job in workload}
+    kinds = {} if is_learning else {job.wish.kind: _known(job, costs) for job in workload if not job.is_plain}
     governor = Governor(policy, wait_max_s=wait_max_s, records=Records({}, kinds, None))
     ended: list[Ended] = []
     by_id = {job.job_id: job for job in workload}
