@@ -36,11 +36,18 @@ _BYTES_PER_KEY = 220  # beside its own, measured
 
 
 def ensure_internal_topics(
-    connection: Connection, *, timeout_s: float, topics: Sequence[str] = (DATASETS_TOPIC, LOADS_TOPIC)
+    connection: Connection,
+    *,
+    timeout_s: float,
+    topics: Sequence[str] = (DATASETS_TOPIC, LOADS_TOPIC),
+    kept_days: int | None = None,
 ) -> None:
     """Makes the topics where they don't exist, and waits until all can be written.
 
     Three replicas where there are three brokers, of which two must have a record before it counts.
+
+    Args:
+        kept_days: How long new topics keep their records; None: the newest of each key for ever.
 
     Raises:
         CatalogUnavailableError: The cluster doesn't make them, or their leaders don't answer.
@@ -51,6 +58,8 @@ def ensure_internal_topics(
                 replication = min(3, admin.num_brokers())
                 min_in_sync = "2" if replication >= 3 else "1"
                 configs = {"cleanup.policy": "compact", "min.insync.replicas": min_in_sync}
+                if kept_days is not None:
+                    configs |= {"cleanup.policy": "delete", "retention.ms": str(kept_days * 86_400_000)}
                 admin.create(topic, replication=replication, configs=configs)
             # Someone else may have made it a moment ago, so this is not only for our own.
             admin.wait_for_leader(topic, PARTITION)

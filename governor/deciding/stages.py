@@ -20,6 +20,9 @@ from evenload.governor.deciding.state import ClusterState, JobView
 HORIZON_S = 900.0  # a resize has to pay back within it: by then, much else will have changed
 
 
+Notes = dict[str, str]  # why a stage did what it did, by job
+
+
 class Change(NamedTuple):
     """A job's size from one to another."""
 
@@ -35,11 +38,16 @@ class Change(NamedTuple):
         return self.job.weight * gained / self.job.samples_left
 
 
-def give_places(state: ClusterState, sizes: Mapping[str, int], *, wait_max_s: float) -> dict[str, int]:
+def give_places(
+    state: ClusterState, sizes: Mapping[str, int], *, wait_max_s: float, notes: Notes | None = None
+) -> dict[str, int]:
     """Who has waited `wait_max_s` since it last ran gets a turn of 300 s with at least its least size.
 
     The slots come from jobs over their least, then from whole jobs. Where there isn't a place for each of
     those who have waited so long, they take turns.
+
+    Args:
+        notes: Gets who has a turn.
     """
     owed = [job for job in state.jobs if is_owed_place(job, wait_max_s)]
     placed: dict[str, int] = {}
@@ -47,6 +55,8 @@ def give_places(state: ClusterState, sizes: Mapping[str, int], *, wait_max_s: fl
         if sum(placed.values()) + job.least_size > state.num_slots:
             break  # nobody comes in between: a large one would wait for ever while small ones begin by turns
         placed[job.job_id] = job.least_size
+        if notes is not None and job.least_size > sizes.get(job.job_id, 0):
+            notes[job.job_id] = f"has its turn after {job.waiting_s:.0f} s of waiting"
     new = {job.job_id: max(sizes.get(job.job_id, 0), placed.get(job.job_id, 0)) for job in state.jobs}
     excess = sum(new.values()) - state.num_slots
     excess -= _take_slots(state.jobs, new, excess)
@@ -124,7 +134,11 @@ def _next_size(job: JobView, size: int) -> int | None:
 
 
 def hold(
-    state: ClusterState, sizes: Mapping[str, int], *, overriding: frozenset[str] = frozenset()
+    state: ClusterState,
+    sizes: Mapping[str, int],
+    *,
+    overriding: frozenset[str] = frozenset(),
+    notes: Notes | None = None,
 ) -> dict[str, int]:
     """Leaves jobs as they are whose resize wouldn't pay (hysteresis).
 
@@ -134,27 +148,35 @@ def hold(
 
     Args:
         overriding: Jobs that start, whatever they gain by it.
+        notes: Gets why jobs stay.
     """
     if state.num_free < 0:  # slots were lost: nobody can stay as it is for sure
         return dict(sizes)
-    new = {
-        job.job_id: job.size if _stays(job, sizes[job.job_id]) else sizes[job.job_id] for job in state.jobs
-    }
+    new = dict(sizes)
+    for job in state.jobs:
+        if why := _why_it_stays(job, sizes[job.job_id]):
+            new[job.job_id] = job.size
+            if notes is not None:
+                notes[job.job_id] = f"stays at {job.size}, and doesn't go to {sizes[job.job_id]}: {why}"
     _put_off(state, new, overriding)
     _give_back(state, new)
     return new
 
 
-def _stays(job: JobView, size: int) -> bool:
+def _why_it_stays(job: JobView, size: int) -> str | None:
     if job.size in (0, size):
-        return False
+        return None
     cost_s, left_s = job.resize_cost_s, job.seconds_left(job.size)
-    if min(left_s, job.held_s) < 2 * cost_s:
-        return True
+    if left_s < 2 * cost_s:
+        return f"it ends in {left_s:.0f} s"
+    if job.held_s < 2 * cost_s:
+        return f"it has been there for {job.held_s:.0f} s only"
     if size < job.size:
-        return False
+        return None
     old, new = job.speed.samples_per_s[job.size], job.speed.samples_per_s[size]
-    return (new - old) * (min(left_s, HORIZON_S) - cost_s) <= old * cost_s
+    if (new - old) * (min(left_s, HORIZON_S) - cost_s) <= old * cost_s:
+        return f"it wouldn't win back the {cost_s:.0f} s that this costs"
+    return None
 
 
 def _put_off(state: ClusterState, new: dict[str, int], overriding: frozenset[str]) -> None:

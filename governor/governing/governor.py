@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 from evenload.governor.deciding.curves import SpeedCurve, explored
 from evenload.governor.deciding.decision import decide
+from evenload.governor.deciding.stages import Notes
 from evenload.governor.deciding.state import ClusterState, JobView, Policy
 from evenload.governor.errors import JobConflictError, JobUnknownError
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.governing.jobs import Ending, Job, Wish
 from evenload.governor.governing.kinds import Kind
 from evenload.governor.governing.orders import Phase, Start, next_orders
-from evenload.governor.governing.records import NOTHING, Records
+from evenload.governor.governing.records import NOTHING, Decision, Records
 
 TICK_S = 60.0  # between decisions where nothing happens
 REACTION_S = 0.5  # from an event to a decision: what comes together is decided together
@@ -45,12 +46,14 @@ class Governor:
 
     Attributes:
         wait_max_s: Who has waited so long gets a turn.
+        notes: Why jobs have another size than the policy wished for, as of the last decision.
     """
 
     def __init__(
         self,
         policy: Policy,
         *,
+        policy_name: str = "",
         wait_max_s: float = math.inf,
         records: Records = NOTHING,
     ) -> None:
@@ -58,11 +61,13 @@ class Governor:
 
         Args:
             policy: What to wish for.
+            policy_name: What decisions say of who made them.
             wait_max_s: As `decide` takes it.
             records: Nothing, or what an earlier one wrote.
         """
         self._policy = policy
         self.wait_max_s = wait_max_s
+        self.notes: Notes = {}
         self._jobs = {key: job for key, job in records.jobs.items() if not job.ending}
         self._ended = {key: job for key, job in records.jobs.items() if job.ending}
         self._kinds = dict(records.kinds)
@@ -75,6 +80,8 @@ class Governor:
         self._changed_kinds: dict[str, Kind] = {}
         self._changed_cluster_id: str | None = None
         self._changed_policy: str | None = None
+        self._changed_decision: Decision | None = None
+        self._policy_name = policy_name
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -144,7 +151,7 @@ class Governor:
 
     def set_policy(self, name: str, policy: Policy, now_s: float) -> None:
         """Has another policy decide from now on. What is on its way goes on."""
-        self._policy, self._changed_policy = policy, name
+        self._policy, self._policy_name, self._changed_policy = policy, name, name
         self._decide_soon(now_s)
 
     def preview(self, policy: Policy, now_s: float) -> dict[str, tuple[int, int]]:
@@ -231,10 +238,22 @@ class Governor:
         if now_s < self._due_s:
             return
         state = self.state(now_s)
-        sizes = decide(state, self._policy, wait_max_s=self.wait_max_s)
-        for view in (*state.jobs, *state.plain):
-            if sizes[view.job_id] != view.size:
-                self._put(self._jobs[view.job_id].wanted_at(sizes[view.job_id], now_s))
+        self.notes = {}
+        sizes = decide(state, self._policy, wait_max_s=self.wait_max_s, notes=self.notes)
+        changed = {
+            view.job_id: view.size for view in (*state.jobs, *state.plain) if sizes[view.job_id] != view.size
+        }
+        for job_id in changed:
+            self._put(self._jobs[job_id].wanted_at(sizes[job_id], now_s))
+        if changed:
+            self._changed_decision = Decision(
+                at_s=now_s,
+                policy=self._policy_name,
+                num_slots=self._num_slots,
+                sizes=sizes,
+                changed=changed,
+                notes=self.notes,
+            )
         later = [job.not_before_s for job in self._jobs.values() if job.not_before_s > now_s]
         self._due_s = min([now_s + TICK_S, *later])
         self._order(now_s)
@@ -285,10 +304,14 @@ class Governor:
     def take_changes(self) -> Records:
         """What is to be written down since the last call."""
         changes = Records(
-            self._changed_jobs, self._changed_kinds, self._changed_cluster_id, self._changed_policy
+            self._changed_jobs,
+            self._changed_kinds,
+            self._changed_cluster_id,
+            self._changed_policy,
+            self._changed_decision,
         )
         self._changed_jobs, self._changed_kinds = {}, {}
-        self._changed_cluster_id = self._changed_policy = None
+        self._changed_cluster_id = self._changed_policy = self._changed_decision = None
         return changes
 
     def orders(self) -> Orders:

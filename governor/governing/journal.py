@@ -1,4 +1,6 @@
-"""The journal in Kafka: a compacted topic of one partition, which only one governor at a time may write.
+"""The journal in Kafka: topics of one partition each, which only one governor at a time may write.
+
+One is compacted and holds what stands; the other holds decisions, for some time.
 
 The writer holds a transactional id. Taking it fences the governor that had it, whose transactions Kafka then
 refuses, and ends what that one left open. What was committed by then is read as a whole before anything is
@@ -13,6 +15,7 @@ import time
 from typing import Final
 
 from evenload.dataset_catalog.errors import CatalogError
+from evenload.dataset_catalog.logs.committed_reader import OffsetRange, read_committed
 from evenload.dataset_catalog.logs.internal_topics import (
     PARTITION,
     ensure_internal_topics,
@@ -28,7 +31,16 @@ from evenload.governor.errors import (
     JournalTakenError,
     RecordError,
 )
-from evenload.governor.governing.records import Records, Writer, decoded, encoded, writer_in
+from evenload.governor.governing.records import (
+    Decision,
+    Records,
+    Writer,
+    decoded,
+    decoded_decision,
+    encoded,
+    encoded_decision,
+    writer_in,
+)
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_plugin.config import LoaderConfig
 from evenload.kafka_plugin.errors import LoadError
@@ -36,6 +48,8 @@ from evenload.kafka_plugin.transactional_writer import ProducerFencedError, Tran
 
 # Not among the topics `evenload.*`, which every loader may write: a job of the queue is run.
 JOBS_TOPIC: Final = "evenload-governor.jobs"
+DECISIONS_TOPIC: Final = "evenload-governor.decisions"
+KEPT_DAYS: Final = 30  # decisions
 TRANSACTIONAL_ID: Final = "evenload-governor"
 HEARTBEAT_S: Final = 5.0
 SILENT_S: Final = 15.0  # a governor of which nobody knows whether it lives, and that says nothing, is dead
@@ -73,6 +87,9 @@ class KafkaJournal:
         """
         try:
             ensure_internal_topics(self._connection, timeout_s=self._timeout_s, topics=(JOBS_TOPIC,))
+            ensure_internal_topics(
+                self._connection, timeout_s=self._timeout_s, topics=(DECISIONS_TOPIC,), kept_days=KEPT_DAYS
+            )
             with TopicAdmin(self._connection, timeout_s=self._timeout_s) as admin:
                 found = admin.describe(JOBS_TOPIC)
         except CatalogError as error:
@@ -99,7 +116,7 @@ class KafkaJournal:
         try:
             if not self._take_over:
                 self._refuse_who_is_at_work()
-            self._writer.open(None, self._timeout_s)
+            self._writer.open(DECISIONS_TOPIC, self._timeout_s)
             # A commit of the one before may be under way still: it counts, and has to be read.
             wait_for_stable_end(
                 self._connection, JOBS_TOPIC, timeout_s=self._timeout_s, wait_s=self._timeout_s
@@ -128,7 +145,9 @@ class KafkaJournal:
             JournalTakenError: Another governor has taken it: nothing is to be done any more.
             JournalError: It is kept or not; `open` tells.
         """
-        entries = list(encoded(changes))
+        entries = [(JOBS_TOPIC, key, value) for key, value in encoded(changes)]
+        if changes.decision is not None:
+            entries.append((DECISIONS_TOPIC, None, encoded_decision(changes.decision)))
         if entries or time.monotonic() - self._written_s >= HEARTBEAT_S:
             self._write(entries)
 
@@ -140,13 +159,31 @@ class KafkaJournal:
         """
         self._write([])
 
-    def _write(self, entries: list[tuple[bytes, bytes]]) -> None:
-        entries.append(Writer(this_process(), socket.gethostname(), time.time()).encoded())
+    def decisions(self, num_max: int) -> list[Decision]:
+        """The newest that stand there, oldest first.
+
+        Raises:
+            JournalError: Brokers don't answer.
+        """
+        try:
+            with TopicAdmin(self._connection, timeout_s=self._timeout_s) as admin:
+                end = admin.offsets(DECISIONS_TOPIC, [PARTITION], "last stable")[PARTITION]
+                start = admin.offsets(DECISIONS_TOPIC, [PARTITION], "log start")[PARTITION]
+            # Beside each decision stands the marker of its transaction.
+            ranges = {PARTITION: OffsetRange(max(start, end - 2 * num_max), end)}
+            found = read_committed(self._connection, DECISIONS_TOPIC, ranges, timeout_s=self._timeout_s)
+            read = [decoded_decision(record.value) for record in found if record.value is not None]
+        except CatalogError as error:
+            raise JournalError(f"earlier decisions can't be read: {error}") from error
+        return [decision for decision in read if decision is not None][-num_max:]
+
+    def _write(self, entries: list[tuple[str, bytes | None, bytes]]) -> None:
+        entries.append((JOBS_TOPIC, *Writer(this_process(), socket.gethostname(), time.time()).encoded()))
         try:
             self._writer.begin()
-            for key, value in entries:
-                self._writer.write(JOBS_TOPIC, value, partition=PARTITION, num_samples=0, key=key)
-            self._writer.commit(num_bytes=sum(len(value) for _, value in entries))
+            for topic, key, value in entries:
+                self._writer.write(topic, value, partition=PARTITION, num_samples=0, key=key)
+            self._writer.commit(num_bytes=sum(len(value) for _, _, value in entries))
         except ProducerFencedError as error:
             raise JournalTakenError from error
         except LoadError as error:

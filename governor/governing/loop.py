@@ -191,7 +191,7 @@ class Governing:
             name, policy = FALLBACK, self._policies(FALLBACK)
         if self.policy:
             self.policy[1].close()
-        governor = Governor(policy, wait_max_s=self._wait_max_s, records=records)
+        governor = Governor(policy, policy_name=name, wait_max_s=self._wait_max_s, records=records)
         if name != records.policy:
             governor.set_policy(name, policy, self.now_s())
         self.policy = name, policy

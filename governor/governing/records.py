@@ -31,6 +31,20 @@ _SUM_MAX: Final = 1e18
 _TIME_MAX_S: Final = 1e11  # seconds since 1970: the year 5138
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided at a moment, where it changed something."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    at_s: float  # seconds since 1970
+    policy: str
+    num_slots: int
+    sizes: Mapping[str, int]  # of all jobs that may run, as decided; those with none too
+    changed: Mapping[str, int]  # their sizes before, where these were others
+    notes: Mapping[str, str]  # why jobs have another size than the policy wished for
+
+
 class Records(NamedTuple):
     """What is written down: all that there is, or what has changed."""
 
@@ -38,10 +52,12 @@ class Records(NamedTuple):
     kinds: Mapping[str, Kind]
     cluster_id: str | None  # of the cluster that stints were started on; None: none, or no news
     policy: str | None = None  # that somebody has set; None: nobody has, or no news
+    decision: Decision | None = None  # that changed something; None: no news
 
 
 NOTHING = Records({}, {}, None)
 _JOB, _KIND, _TEXT = TypeAdapter(Job), TypeAdapter(Kind), TypeAdapter(str)
+_DECISION = TypeAdapter(Decision)
 
 
 def encoded(records: Records) -> Iterator[tuple[bytes, bytes]]:
@@ -82,6 +98,19 @@ def decoded(stored: Mapping[bytes, bytes]) -> tuple[Records, list[RecordError]]:
         except Exception as error:  # noqa: BLE001 - the content is foreign: nobody can list what it may provoke
             errors.append(RecordError(repr(key)[:100], reason_of(error)))
     return Records(jobs, kinds, texts.get(_CLUSTER_KEY), texts.get(_POLICY_KEY)), errors
+
+
+def encoded_decision(decision: Decision) -> bytes:
+    """As it is kept."""
+    return _DECISION.dump_json(decision)
+
+
+def decoded_decision(value: bytes) -> Decision | None:
+    """What was kept; None: it can't be understood, and is worth no more than its absence."""
+    try:
+        return _DECISION.validate_json(value)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

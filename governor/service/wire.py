@@ -114,4 +114,4 @@ def _reason(governor: Governor, job: Job, now_s: float) -> str:
         waits = f"waits: {governor.num_free} slots free, runs with {sizes}"
         patience_s = governor.wait_max_s - (now_s - job.since_s)
         return f"{waits}; its turn in {max(0.0, patience_s):.0f} s" if patience_s < math.inf else waits
-    return ""
+    return governor.notes.get(job.job_id, "")

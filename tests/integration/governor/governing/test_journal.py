@@ -14,7 +14,7 @@ from evenload.governor.errors import GovernorAtWorkError, JournalError, JournalT
 from evenload.governor.governing.jobs import Job, Wish
 from evenload.governor.governing.journal import JOBS_TOPIC, KafkaJournal
 from evenload.governor.governing.kinds import Kind
-from evenload.governor.governing.records import Records, Writer
+from evenload.governor.governing.records import Decision, Records, Writer
 from evenload.kafka_connection import Connection
 
 
@@ -44,6 +44,18 @@ def test_what_was_written_is_there_for_the_next_one_and_the_newest_counts(
     assert records.jobs["a"] == held
     assert records.jobs["b"] == job("b")
     assert (records.kinds["k"], records.cluster_id) == (kind, "session-1")
+
+
+def test_decisions_are_kept_in_their_order(journal: KafkaJournal) -> None:
+    journal.open()
+    made = [
+        Decision(at_s=at_s, policy="fifo", num_slots=4, sizes={"a": 2}, changed={"a": 0}, notes={})
+        for at_s in (1.0, 2.0, 3.0)
+    ]
+    for decision in made:
+        journal.write(Records({}, {}, None, decision=decision))
+    assert journal.decisions(100)[-3:] == made
+    assert journal.decisions(2) == made[-2:]
 
 
 def test_the_one_before_is_fenced_and_keeps_nothing_more(

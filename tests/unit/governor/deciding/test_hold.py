@@ -14,6 +14,22 @@ def test_one_that_has_begun_just_now_or_ends_soon_stays() -> None:
     assert hold(make_state(new, ending), {"new": 4, "ending": 1}) == {"new": 2, "ending": 2}
 
 
+def test_it_is_said_why_a_job_stays() -> None:
+    new = make_job("new", size=2, held_s=29.0)
+    ending = make_job("ending", size=2, samples_left=200 * 29.0, held_s=1000.0)
+    speed = make_curve(lambda size: 100 + 5.0 * size, 8)
+    flat = make_job("flat", size=2, speed=speed, samples_left=110 * 100.0, **SETTLED)
+    grown = make_job("grown", size=1, **SETTLED)
+    notes: dict[str, str] = {}
+    sizes = {"new": 4, "ending": 1, "flat": 3, "grown": 2}
+    hold(make_state(new, ending, flat, grown), sizes, notes=notes)
+    assert notes == {
+        "new": "stays at 2, and doesn't go to 4: it has been there for 29 s only",
+        "ending": "stays at 2, and doesn't go to 1: it ends in 29 s",
+        "flat": "stays at 2, and doesn't go to 3: it wouldn't win back the 15 s that this costs",
+    }
+
+
 def test_one_grows_where_it_wins_back_what_that_costs() -> None:
     # 100 s left at size 2: at size 3 half as fast again, for 85 s; that is worth 42 s, and costs 15.
     pays = make_job("a", size=2, samples_left=200 * 100.0, **SETTLED)
