@@ -10,7 +10,7 @@ from evenload.governor.deciding.curves import SpeedCurve, interpolated
 from evenload.governor.deciding.state import ClusterState, JobView
 from evenload.governor.errors import EngineUnreachableError, RecordError
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
-from evenload.governor.governing.records import Records
+from evenload.governor.governing.records import Decision, Records
 
 
 def make_curve(speed_of: Callable[[int], float], max_size: int) -> SpeedCurve:
@@ -94,6 +94,10 @@ class MemoryJournal:
     def open(self) -> tuple[Records, list[RecordError]]:
         """All that was written; nothing of it is damaged."""
         return self._kept, []
+
+    def decisions(self, num_max: int) -> list[Decision]:  # noqa: ARG002 - the signature is the journal's
+        """None of earlier governors."""
+        return []
 
     def close(self) -> None:
         """Keeps it all the same."""

@@ -13,7 +13,8 @@ Invariants, checked in tests/property/governor/governing/test_crashes.py:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from evenload.governor.deciding.curves import SpeedCurve, explored
@@ -30,6 +31,7 @@ from evenload.governor.governing.records import NOTHING, Decision, Records
 TICK_S = 60.0  # between decisions where nothing happens
 REACTION_S = 0.5  # from an event to a decision: what comes together is decided together
 START_UNSEEN_MAX_S = 120.0  # a start that isn't seen by then has failed
+DECISIONS_MAX = 1000  # that are remembered
 GUESS_S = 600.0  # what a job is taken to last while nothing was measured of its kind
 
 
@@ -46,6 +48,7 @@ class Governor:
 
     Attributes:
         wait_max_s: Who has waited so long gets a turn.
+        decisions: The newest, oldest first.
         notes: Why jobs have another size than the policy wished for, as of the last decision.
     """
 
@@ -56,6 +59,7 @@ class Governor:
         policy_name: str = "",
         wait_max_s: float = math.inf,
         records: Records = NOTHING,
+        decisions: Iterable[Decision] = (),
     ) -> None:
         """Begins with what was written down.
 
@@ -64,10 +68,12 @@ class Governor:
             policy_name: What decisions say of who made them.
             wait_max_s: As `decide` takes it.
             records: Nothing, or what an earlier one wrote.
+            decisions: The newest that earlier ones made, oldest first.
         """
         self._policy = policy
         self.wait_max_s = wait_max_s
         self.notes: Notes = {}
+        self.decisions: deque[Decision] = deque(decisions, DECISIONS_MAX)
         self._jobs = {key: job for key, job in records.jobs.items() if not job.ending}
         self._ended = {key: job for key, job in records.jobs.items() if job.ending}
         self._kinds = dict(records.kinds)
@@ -246,7 +252,7 @@ class Governor:
         for job_id in changed:
             self._put(self._jobs[job_id].wanted_at(sizes[job_id], now_s))
         if changed:
-            self._changed_decision = Decision(
+            self._changed_decision = made = Decision(
                 at_s=now_s,
                 policy=self._policy_name,
                 num_slots=self._num_slots,
@@ -254,6 +260,7 @@ class Governor:
                 changed=changed,
                 notes=self.notes,
             )
+            self.decisions.append(made)
         later = [job.not_before_s for job in self._jobs.values() if job.not_before_s > now_s]
         self._due_s = min([now_s + TICK_S, *later])
         self._order(now_s)

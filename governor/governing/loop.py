@@ -25,9 +25,9 @@ from evenload.governor.errors import (
 )
 from evenload.governor.governing.cycle import Journal, run_cycle
 from evenload.governor.governing.engine import Engine
-from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.governor import DECISIONS_MAX, Governor
 from evenload.governor.governing.orders import Phase
-from evenload.governor.governing.records import Records
+from evenload.governor.governing.records import Decision, Records
 
 LOOK_S: Final = 3.0  # at the latest, the engine is looked at again,
 LOOK_SOON_S: Final = 1.0  # and while something is on its way
@@ -52,6 +52,13 @@ class OpenJournal(Journal, Protocol):
 
     def open(self) -> tuple[Records, list[RecordError]]:
         """Takes it, and reads it.
+
+        Raises:
+            JournalError: Not now.
+        """
+
+    def decisions(self, num_max: int) -> list[Decision]:
+        """The newest that stand there, oldest first.
 
         Raises:
             JournalError: Not now.
@@ -167,6 +174,7 @@ class Governing:
         while not self._is_closing:
             try:
                 records, self.damaged = self._journal.open()
+                decisions = self._journal.decisions(DECISIONS_MAX)
             except JournalError as error:
                 if not error.retriable:
                     raise
@@ -177,10 +185,10 @@ class Governing:
             else:
                 for each in self.damaged:
                     _log.warning("%s", each)
-                return self._begin(records)
+                return self._begin(records, decisions)
         return None
 
-    def _begin(self, records: Records) -> Governor:
+    def _begin(self, records: Records, decisions: list[Decision]) -> Governor:
         asked, self._policy = self._policy, None  # from then on, what was set over HTTP counts
         name = asked or records.policy or DEFAULT
         try:
@@ -191,7 +199,13 @@ class Governing:
             name, policy = FALLBACK, self._policies(FALLBACK)
         if self.policy:
             self.policy[1].close()
-        governor = Governor(policy, policy_name=name, wait_max_s=self._wait_max_s, records=records)
+        governor = Governor(
+            policy,
+            policy_name=name,
+            wait_max_s=self._wait_max_s,
+            records=records,
+            decisions=decisions,
+        )
         if name != records.policy:
             governor.set_policy(name, policy, self.now_s())
         self.policy = name, policy

@@ -8,6 +8,7 @@
 | `DELETE /v1/jobs/J`, `POST /v1/jobs/J/hold`, `.../release` | cancel, hold, release |
 | `POST /v1/reports` | a driver says how far it is; 409: another stint runs by now |
 | `GET /v1/policy`, `PUT /v1/policy` | what decides; another; `?preview=1`: what that would change |
+| `GET /v1/decisions?since=S` | what was decided after S (seconds since 1970), and why; at most 1,000 |
 | `GET /healthz`, `GET /readyz` | the process lives; it governs, and its cluster answers |
 
 Errors are `{"error": "a sentence"}`. Read next: wire.py, running.py.
@@ -19,6 +20,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 from aiohttp import web
@@ -96,6 +98,7 @@ class GovernorHttp:
                 web.post("/v1/jobs/{job}/hold", self._changing(Governor.hold)),
                 web.post("/v1/jobs/{job}/release", self._changing(Governor.release)),
                 web.post("/v1/reports", self._report),
+                web.get("/v1/decisions", self._decisions),
                 web.get("/v1/policy", self._policy),
                 web.put("/v1/policy", self._set_policy),
                 web.get("/healthz", self._health),
@@ -227,6 +230,17 @@ class GovernorHttp:
             return _refused(409, f"{stint_id.submission_id} isn't the stint that runs now")
         self._reports.hear(stint_id, report.samples_done)
         return web.Response(status=204)
+
+    async def _decisions(self, request: web.Request) -> web.Response:
+        try:
+            since_s = float(request.query.get("since", "0"))
+        except ValueError as error:
+            raise RefusedError(400, "`since` is in seconds since 1970") from error
+
+        def newer(governor: Governor, _: float) -> list[dict[str, Any]]:
+            return [asdict(decision) for decision in governor.decisions if decision.at_s > since_s]
+
+        return web.json_response({"decisions": await self._ask(newer)})
 
     async def _policy(self, _: web.Request) -> web.Response:
         return web.json_response(self._policy_document())

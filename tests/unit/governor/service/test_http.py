@@ -79,6 +79,16 @@ def test_jobs_are_listed_by_submission_with_why_they_wait(site: Site) -> None:
     assert second["reason"] == "waits: 2 slots free, runs with 3 to 4"
 
 
+def test_what_was_decided_is_told_from_a_time_on(site: Site) -> None:
+    wait_for(lambda: site.ask("GET", "/v1/jobs/a")[1]["state"] == "running")
+    (decision,) = site.ask("GET", "/v1/decisions")[1]["decisions"]
+    assert (decision["policy"], decision["num_slots"]) == ("fifo", 4)
+    assert decision["sizes"] == {"a": 2, "b": 0}
+    assert decision["changed"] == {"a": 0}
+    assert site.ask("GET", f"/v1/decisions?since={decision['at_s']}")[1] == {"decisions": []}
+    assert site.ask("GET", "/v1/decisions?since=x")[0] == 400
+
+
 def test_a_job_is_held_released_and_cancelled(site: Site) -> None:
     assert site.ask("POST", "/v1/jobs/b/hold")[1]["state"] == "held"
     assert site.ask("POST", "/v1/jobs/b/release")[1]["state"] == "waiting"
