@@ -28,8 +28,8 @@ from evenload.router.scoring import ScoreContext
 from evenload.telemetry_collector import BrokerSnapshot, CachedSnapshot, ClusterSnapshot
 from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.service.page.history import History
+from evenload.telemetry_collector.service.page.live_page import load_page
 from evenload.telemetry_collector.service.page.overview import Explanation, make_overview
-from evenload.telemetry_collector.service.page.template import load_page
 from evenload.telemetry_collector.statistics import CollectorStatistics
 from evenload.telemetry_collector.testing import make_snapshot
 from evenload.telemetry_collector.weights import Weights

@@ -195,7 +195,7 @@ def _admitting(path_by_right: Mapping[str, Path | None], allowed_hosts: Sequence
 
 def _own_names(host: str) -> list[str]:
     """By which names it may be called without being told; addresses go without saying."""
-    from evenload.telemetry_collector.service.admission import HOST_NAME
+    from evenload.http_edge.browsers import HOST_NAME
 
     # A machine may be called what no `Host` header could say, and nobody asks for it by that.
     names = [socket.gethostname(), host]

@@ -90,9 +90,14 @@ class ClusterState:
     plain: tuple[PlainView, ...] = ()  # by submission; a policy gets what they leave, and not themselves
 
     @property
+    def all_jobs(self) -> tuple[JobView | PlainView, ...]:
+        """Runs, then plain jobs."""
+        return (*self.jobs, *self.plain)
+
+    @property
     def num_free(self) -> int:
         """Slots that no job holds; below 0 where slots were lost."""
-        return self.num_slots - sum(job.size for job in (*self.jobs, *self.plain))
+        return self.num_slots - sum(job.size for job in self.all_jobs)
 
 
 Policy = Callable[[ClusterState], Sizes]

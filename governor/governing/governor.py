@@ -166,7 +166,7 @@ class Governor:
         sizes = decide(state, policy, wait_max_s=self.wait_max_s)
         return {
             view.job_id: (view.size, sizes[view.job_id])
-            for view in (*state.jobs, *state.plain)
+            for view in state.all_jobs
             if sizes[view.job_id] != view.size
         }
 
@@ -246,9 +246,7 @@ class Governor:
         state = self.state(now_s)
         self.notes = {}
         sizes = decide(state, self._policy, wait_max_s=self.wait_max_s, notes=self.notes)
-        changed = {
-            view.job_id: view.size for view in (*state.jobs, *state.plain) if sizes[view.job_id] != view.size
-        }
+        changed = {view.job_id: view.size for view in state.all_jobs if sizes[view.job_id] != view.size}
         for job_id in changed:
             self._put(self._jobs[job_id].wanted_at(sizes[job_id], now_s))
         if changed:

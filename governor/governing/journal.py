@@ -55,6 +55,8 @@ HEARTBEAT_S: Final = 5.0
 SILENT_S: Final = 15.0  # a governor of which nobody knows whether it lives, and that says nothing, is dead
 _TRANSACTION_TIMEOUT_S: Final = 10.0
 
+_Entry = tuple[str, bytes | None, bytes]  # topic, key, value
+
 
 class KafkaJournal:
     """The journal. For one thread; `close` ends what was opened.
@@ -145,7 +147,7 @@ class KafkaJournal:
             JournalTakenError: Another governor has taken it: nothing is to be done any more.
             JournalError: It is kept or not; `open` tells.
         """
-        entries = [(JOBS_TOPIC, key, value) for key, value in encoded(changes)]
+        entries: list[_Entry] = [(JOBS_TOPIC, key, value) for key, value in encoded(changes)]
         if changes.decision is not None:
             entries.append((DECISIONS_TOPIC, None, encoded_decision(changes.decision)))
         if entries or time.monotonic() - self._written_s >= HEARTBEAT_S:
@@ -177,7 +179,7 @@ class KafkaJournal:
             raise JournalError(f"earlier decisions can't be read: {error}") from error
         return [decision for decision in read if decision is not None][-num_max:]
 
-    def _write(self, entries: list[tuple[str, bytes | None, bytes]]) -> None:
+    def _write(self, entries: list[_Entry]) -> None:
         entries.append((JOBS_TOPIC, *Writer(this_process(), socket.gethostname(), time.time()).encoded()))
         try:
             self._writer.begin()

@@ -259,11 +259,11 @@ class Governing:
             if unreachable and unreachable != self.unreachable:
                 _log.warning("%s", unreachable)
             self.unreachable = unreachable
-            for answer, (result, error) in answers:
-                if error is None:
+            for answer, (result, refusal) in answers:
+                if refusal is None:
                     answer.set_result(result)
                 else:
-                    answer.set_exception(error)
+                    answer.set_exception(refusal)
 
     def _wait_s(self, governor: Governor) -> float:
         if self.unreachable:

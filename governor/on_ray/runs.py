@@ -67,16 +67,15 @@ def wish_of(
     Raises:
         ValueError: It can't have such sizes, or can't be resized.
     """
-    assert config.run is not None
+    run = config.run
+    assert run is not None
     if config.begin_anew:
-        raise ValueError(
-            f"run {config.run!r} would begin anew at each change of size: leave --begin-anew out"
-        )
+        raise ValueError(f"run {run!r} would begin anew at each change of size: leave --begin-anew out")
     if config.device not in (None, device):
-        raise ValueError(f"run {config.run!r} computes on a {config.device}, and slots here are {device}s")
+        raise ValueError(f"run {run!r} computes on a {config.device}, and slots here are {device}s")
     if device == "cpu" and config.cpus_per_worker not in (None, 1):
         raise ValueError(
-            f"a slot is one CPU here, and run {config.run!r} wants {config.cpus_per_worker} for each worker"
+            f"a slot is one CPU here, and run {run!r} wants {config.cpus_per_worker} for each worker"
         )
     config = config.model_copy(update={"device": device})
     # Every rank needs a sample of each step.
@@ -84,14 +83,14 @@ def wish_of(
     max_size = largest if max_size is None else max_size
     if max_size > largest:
         raise ValueError(
-            f"run {config.run!r} can have at most {largest} workers (--max-workers {config.max_workers}, "
+            f"run {run!r} can have at most {largest} workers (--max-workers {config.max_workers}, "
             f"--global-batch-size {config.global_batch_size}), not {max_size}"
         )
     document = config.model_copy(update={"connection": None, "ray_address": None}).model_dump(mode="json")
     alike = {name: value for name, value in document.items() if name not in _NOT_OF_A_KIND}
     digest = hashlib.sha256(json.dumps([recipe, alike], sort_keys=True).encode()).hexdigest()[:16]
     return Wish(
-        job_id=config.run,
+        job_id=run,
         kind=f"{recipe}-{digest}",
         samples=float(config.epochs * num_samples),
         asked_size=max_size if asked_size is None else asked_size,

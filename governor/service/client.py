@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -84,4 +85,4 @@ class GovernorClient:
 
 
 def _quoted(job_id: str) -> str:
-    return requests.utils.quote(job_id, safe="")
+    return quote(job_id, safe="")

@@ -45,11 +45,11 @@ from evenload.governor.service.wire import (
     SubmittedPlain,
     job_document,
 )
+from evenload.http_edge.bodies import Bodies
+from evenload.http_edge.browsers import RefusedError, check_browser
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.on_ray.submission import resolved
-from evenload.telemetry_collector.service.admission import Admission, RefusedError
-from evenload.telemetry_collector.service.http.bodies import Bodies
 
 BODY_BYTES_MAX = 256 << 10
 BODY_WAIT_S = 10.0
@@ -69,7 +69,6 @@ class GovernorHttp:
         reports: Where drivers' reports go.
         connection: The cluster whose datasets runs read.
         device: What workers compute on.
-        admission: Who may ask.
     """
 
     def __init__(
@@ -79,10 +78,9 @@ class GovernorHttp:
         connection: Connection,
         *,
         device: Literal["cpu", "gpu"],
-        admission: Admission,
     ) -> None:
         self._governing, self._reports = governing, reports
-        self._connection, self._device, self._admission = connection, device, admission
+        self._connection, self._device = connection, device
         self._bodies = Bodies(BODY_BYTES_MAX, BODY_WAIT_S)
 
     def app(self) -> web.Application:
@@ -111,7 +109,7 @@ class GovernorHttp:
     async def _answer_for_all(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Turn what goes wrong into JSON."""
         try:
-            self._admission.check_browser(
+            check_browser(
                 request.method,
                 hosts=request.headers.getall("Host", []),
                 origins=request.headers.getall("Origin", []),

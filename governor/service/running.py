@@ -24,9 +24,8 @@ from evenload.governor.on_ray.ray_jobs import RayJobs
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import left_by, submission_of
 from evenload.governor.service.http import GovernorHttp
+from evenload.http_edge.listening import listen
 from evenload.kafka_connection.connection import Connection
-from evenload.telemetry_collector.service.admission import Admission
-from evenload.telemetry_collector.service.http.listening import listen
 
 _REQUESTS_END_S: Final = 0.3
 _KEEPALIVE_S: Final = 75.0
@@ -72,7 +71,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[signal.Signals] = loop.create_future()
     for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, lambda by=each: stopped.done() or stopped.set_result(by))
+        loop.add_signal_handler(each, _stop, stopped, each)
     reports = Reports(time.monotonic)
     report_to: dict[str, str] = {}
     journal = KafkaJournal(connection, take_over=take_over)
@@ -94,7 +93,6 @@ async def serve(
             reports,
             connection,
             device="gpu" if slot == "GPU" else "cpu",
-            admission=Admission({}, []),
         ).app()
         runner = web.AppRunner(
             application, access_log=None, shutdown_timeout=_REQUESTS_END_S, keepalive_timeout=_KEEPALIVE_S
@@ -107,11 +105,18 @@ async def serve(
         report_to["url"] = f"{url}/v1/reports"
         governing.start()  # not before: it may start stints at once, which have to know where to report
         watching = asyncio.create_task(asyncio.to_thread(governing.has_ended.wait))
-        watching.add_done_callback(lambda _: stopped.done() or stopped.set_exception(_why(governing)))
+        watching.add_done_callback(partial(_end_with, stopped, governing))
         on_ready(url)
         return await stopped
     raise AssertionError("the stack lets nothing pass")
 
 
-def _why(governing: Governing) -> BaseException:
-    return governing.fault or RuntimeError("the governor has ended")
+def _stop(stopped: asyncio.Future[signal.Signals], by: signal.Signals) -> None:
+    if not stopped.done():
+        stopped.set_result(by)
+
+
+def _end_with(stopped: asyncio.Future[signal.Signals], governing: Governing, _: asyncio.Task[bool]) -> None:
+    """A service that governs nothing any more doesn't go on."""
+    if not stopped.done():
+        stopped.set_exception(governing.fault or RuntimeError("the governor has ended"))

@@ -4,31 +4,22 @@ Rights are rungs. Who may operate may also ingest, and who may ingest may also r
 is measured, and would else carry two tokens. A right without a token of its own takes that of the rung below,
 so nothing is easier to do than what matters less; operating alone takes a token of its own, always.
 
-Two questions are for browsers, which act for whatever page is open in them. A page whose name an attacker
-points at the service (DNS rebinding) is of the same origin as the service, so a `Host` that isn't the
-service's own is refused; an address can't be pointed elsewhere, so addresses are welcome. And a page of
-another origin writes nothing here.
-
-Pure. Read next: http/server.py, which asks.
+What browsers do for others' pages is refused before (http_edge/browsers.py). Pure. Read next: http/server.py,
+which asks.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-__all__ = ["HOST_NAME", "Admission", "RefusedError", "Right"]
+from evenload.http_edge.browsers import READING, RefusedError
 
-HOST_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})"
-_HOST = re.compile(rf"(?:({HOST_NAME})|\[([0-9A-Fa-f:.]{{2,45}})\])(?::[0-9]{{1,5}})?")
+__all__ = ["Admission", "Right"]
 
-_READING = ("GET", "HEAD")
 # What shows nothing that was measured: the page asks for that, and probes can't send a token.
 _FOR_ALL = ("/", "/healthz", "/readyz")
 
@@ -49,20 +40,6 @@ _MEANING = {
 }
 
 
-class RefusedError(Exception):
-    """A request that isn't served.
-
-    Attributes:
-        status: of HTTP.
-        headers: what the answer says beside the sentence.
-    """
-
-    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.headers = dict(headers or {})
-
-
 class Admission:
     """What one service asks of those who come.
 
@@ -70,11 +47,14 @@ class Admission:
         token_by_right: the tokens that are set.
         hosts: the names by which the service is called, in lower case; addresses and localhost go without
             saying.
+
+    Attributes:
+        hosts: the same.
     """
 
     def __init__(self, token_by_right: Mapping[Right, SecretStr], hosts: Collection[str]) -> None:
         self._tokens = {right: token.get_secret_value().encode() for right, token in token_by_right.items()}
-        self._hosts = frozenset(hosts) | {"localhost"}
+        self.hosts = frozenset(hosts)
 
     def is_open(self, right: Right) -> bool:
         """Whether everybody has a right."""
@@ -121,52 +101,8 @@ class Admission:
             {"WWW-Authenticate": 'Bearer realm="evenload collector"'},
         )
 
-    def check_browser(self, method: str, *, hosts: Sequence[str], origins: Sequence[str]) -> None:
-        """Refuse what a page of somebody else's may have a browser do.
-
-        Args:
-            method: of the request.
-            hosts: its `Host` headers; exactly one is right.
-            origins: its `Origin` headers, which browsers send.
-
-        Raises:
-            RefusedError: it came by a name that isn't the service's, or from a page of another origin.
-        """
-        host = hosts[0] if len(hosts) == 1 else ""
-        name = _name_of(host)
-        if not (_is_address(name) or name in self._hosts):
-            raise RefusedError(
-                421,
-                f"this service isn't called {host[:100]!r}; if it is, start it with "
-                f"--allowed-host {name or 'NAME'}",
-            )
-        if method not in _READING and any(_host_of(origin) != host for origin in origins):
-            raise RefusedError(403, f"a page of {origins[0][:100]!r} changes nothing here")
-
     @staticmethod
     def _needed(method: str, path: str) -> Right:
-        if method in _READING:
+        if method in READING:
             return Right.NOTHING if path in _FOR_ALL else Right.READ
         return Right.OPERATE if path == "/v1/weights" else Right.INGEST
-
-
-def _host_of(origin: str) -> str:
-    """The host and port of a page's origin; '' if there is none."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:  # as for "http://["
-        return ""
-
-
-def _name_of(host: str) -> str:
-    """The name or address in a `Host` header, in lower case and without its port; '' if there is none."""
-    found = _HOST.fullmatch(host)
-    return (found[1] or found[2]).lower().rstrip(".") if found else ""
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from evenload.http_edge.browsers import HOST_NAME
 from evenload.kafka_connection.secrets import BearerToken
-from evenload.telemetry_collector.service.admission import HOST_NAME, Admission, Right
+from evenload.telemetry_collector.service.admission import Admission, Right
 
 __all__ = ["ServiceConfig"]
 

@@ -21,6 +21,7 @@ from typing import Any
 from aiohttp import web
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
+from evenload.http_edge.listening import listen
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
@@ -28,7 +29,6 @@ from evenload.telemetry_collector.export.otlp import OtlpExport
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.config import ServiceConfig
 from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
-from evenload.telemetry_collector.service.http.listening import listen
 from evenload.telemetry_collector.service.http.page_routes import page_routes
 from evenload.telemetry_collector.service.http.server import LINE_MAX_BYTES, make_app
 from evenload.telemetry_collector.service.instruments import service_instruments

@@ -17,12 +17,12 @@ from typing import Self
 
 from aiohttp import web
 
+from evenload.http_edge.listening import listen
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.config import ServiceConfig
-from evenload.telemetry_collector.service.http.listening import listen
 from evenload.telemetry_collector.service.http.server import LINE_MAX_BYTES, make_app
 from evenload.telemetry_collector.testing import FakeCluster
 

@@ -37,13 +37,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import FailFast, TypeAdapter, ValidationError
 
+from evenload.http_edge.bodies import Bodies, objects_bytes
+from evenload.http_edge.browsers import RefusedError, check_browser
 from evenload.telemetry_collector.cache import CachedSnapshot
 from evenload.telemetry_collector.export.prometheus import PrometheusExport
 from evenload.telemetry_collector.reports import Intent, RouteReport
-from evenload.telemetry_collector.service.admission import Admission, RefusedError, Right
+from evenload.telemetry_collector.service.admission import Admission, Right
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.compressed import Part, gzip_of
-from evenload.telemetry_collector.service.http.bodies import Bodies, objects_bytes
 from evenload.telemetry_collector.service.instruments import service_instruments
 from evenload.telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
 from evenload.telemetry_collector.snapshot import BrokerSnapshot
@@ -129,8 +130,11 @@ def _admit(request: web.Request) -> None:
     """Let in who may ask for this, and note what else they may do."""
     admission = request.app[_ADMISSION]
     headers = request.headers
-    admission.check_browser(
-        request.method, hosts=headers.getall("Host", []), origins=headers.getall("Origin", [])
+    check_browser(
+        request.method,
+        hosts=headers.getall("Host", []),
+        origins=headers.getall("Origin", []),
+        names=admission.hosts,
     )
     request[_RIGHT] = admission.right_of(headers.getall("Authorization", []))
     admission.check(request.method, _route(request), right=request[_RIGHT])

@@ -14,19 +14,20 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.resources import files
 from typing import Protocol
 
+from evenload.http_edge.sealed_page import Page, sealed
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
 from evenload.telemetry_collector.service.page.history import History
 from evenload.telemetry_collector.service.page.overview import Explanation, make_overview
 from evenload.telemetry_collector.service.page.overview_model import Overview
-from evenload.telemetry_collector.service.page.template import load_page
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 from evenload.telemetry_collector.sources.observation import Assembled
 from evenload.telemetry_collector.weights import Weights
 
-__all__ = ["ExplainWith", "LivePage"]
+__all__ = ["ExplainWith", "LivePage", "load_page"]
 
 
 class ExplainWith(Protocol):
@@ -35,6 +36,12 @@ class ExplainWith(Protocol):
     def __call__(self, snapshot: ClusterSnapshot, weights: Weights) -> Explanation:
         """How willing one should be to send to each broker with these weights in force. Doesn't raise."""
         ...
+
+
+def load_page() -> Page:
+    """Read the page from the package."""
+    html = files("evenload.telemetry_collector.service.page").joinpath("page.html")
+    return sealed(html.read_text(encoding="utf-8"))
 
 
 _KEPT_S = 1.0

@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 from evenload.telemetry_collector import ClusterSnapshot, SnapshotCache
 from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.service.page.history import History
+from evenload.telemetry_collector.service.page.live_page import load_page
 from evenload.telemetry_collector.service.page.overview import Explanation, make_overview
-from evenload.telemetry_collector.service.page.template import load_page
 from evenload.telemetry_collector.statistics import StatisticsCounter
 from evenload.telemetry_collector.testing import make_snapshot
 from evenload.telemetry_collector.weights import Weights

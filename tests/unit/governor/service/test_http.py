@@ -18,7 +18,6 @@ from evenload.governor.on_ray.reports import Progress, Reports
 from evenload.governor.service.http import GovernorHttp
 from evenload.governor.testing import MemoryJournal, StillEngine
 from evenload.kafka_connection import Connection
-from evenload.telemetry_collector.service.admission import Admission
 
 WISH = Wish(job_id="a", kind="k", samples=100.0, asked_size=2, max_size=2)
 OTHER = Wish(job_id="b", kind="k", samples=100.0, asked_size=4, max_size=4, min_size=3)
@@ -39,9 +38,7 @@ class Site:
 
     def app(self) -> web.Application:
         connection = Connection(bootstrap_servers="127.0.0.1:9")
-        http = GovernorHttp(
-            self.governing, self.reports, connection, device="cpu", admission=Admission({}, [])
-        )
+        http = GovernorHttp(self.governing, self.reports, connection, device="cpu")
         return http.app()
 
     def ask(

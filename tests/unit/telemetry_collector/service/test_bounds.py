@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
+from evenload.http_edge import bodies
+from evenload.http_edge.bodies import objects_bytes
 from evenload.router.router import Router
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.reports import Intent, RouteReport
@@ -19,8 +21,6 @@ from evenload.telemetry_collector.service import answers as answers_module
 from evenload.telemetry_collector.service.answers import Answers
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.config import ServiceConfig
-from evenload.telemetry_collector.service.http import bodies
-from evenload.telemetry_collector.service.http.bodies import objects_bytes
 from evenload.telemetry_collector.testing import FakeCluster, FakeSource, make_snapshot
 
 # What conftest.py makes.

@@ -1,4 +1,4 @@
-"""The live page as it is sent: one file, and the header that lets it do nothing but what it does.
+"""A page as it is sent: one file, and the header that lets it do nothing but what it does.
 
 The page's script and style stand in the file, so the policy names them by their hashes: a browser runs these
 and nothing else, speaks to nobody but the server that sent them, and makes no HTML out of text
@@ -10,10 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from importlib.resources import files
 from typing import NamedTuple
 
-__all__ = ["Page", "load_page"]
+__all__ = ["Page", "sealed"]
 
 
 class Page(NamedTuple):
@@ -23,11 +22,12 @@ class Page(NamedTuple):
     headers: dict[str, str]
 
 
-def load_page() -> Page:
-    """Read the page from the package."""
-    html = (
-        files("evenload.telemetry_collector.service.page").joinpath("page.html").read_text(encoding="utf-8")
-    )
+def sealed(html: str) -> Page:
+    """A page that has one script and one style of its own, and needs nothing else.
+
+    Args:
+        html: all of it.
+    """
     policy = (
         "default-src 'none'",
         f"script-src {_hash_of('script', html)}",

@@ -1,4 +1,4 @@
-"""Strangers who open connections to a collector service and say nothing, or too many of them."""
+"""Strangers who open connections to a service and say nothing, or too many of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from evenload.telemetry_collector.service.http.listening import listen
+from evenload.http_edge.listening import listen
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -10,7 +10,7 @@ import asyncio
 
 from aiohttp import web
 
-from evenload.telemetry_collector.service.admission import RefusedError
+from evenload.http_edge.browsers import RefusedError
 
 __all__ = ["Bodies", "objects_bytes"]
 
