@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from evenload.governor.deciding.curves import Corner, SpeedCurve, interpolated
+from evenload.governor.deciding.curves import Corner, SpeedCurve, explored, interpolated
 
 
 def test_between_two_measured_sizes_speed_is_linear() -> None:
@@ -36,3 +36,20 @@ def test_the_hull_passes_over_a_dip() -> None:
 def test_what_is_no_curve_is_refused(speeds: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="size"):
         SpeedCurve(speeds, (1,))
+
+
+def test_from_what_was_measured_a_job_may_double_its_size_where_the_last_slot_paid() -> None:
+    curve = explored({1: 10.0, 2: 16.0}, largest=8, guess_per_s=1.0)
+    assert curve.samples_per_s == (0.0, 10.0, 16.0, 19.0, 22.0, 22.0, 22.0, 22.0, 22.0)
+    assert curve.sizes == (1, 2, 3, 4)
+    falling = explored({1: 10.0, 2: 9.0}, largest=4, guess_per_s=1.0)
+    assert falling.sizes == (1,)
+
+
+def test_while_nothing_was_measured_only_the_least_size_is_worth_having() -> None:
+    assert explored({}, largest=4, among=range(2, 5), guess_per_s=7.0).sizes == (2,)
+
+
+def test_what_was_measured_beyond_what_a_job_may_have_is_left_out() -> None:
+    curve = explored({1: 10.0, 8: 40.0}, largest=2, guess_per_s=1.0)
+    assert curve.samples_per_s == (0.0, 10.0, pytest.approx(10 + 30 / 7))
