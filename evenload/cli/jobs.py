@@ -202,6 +202,17 @@ def show(*, job: str, governor: GovernorClient, output: Output) -> None:
 
 @jobs.command()
 @click.argument("job")
+@click.argument("sizes", type=WorkersType(), metavar="MIN:MAX")
+@_governor_option
+@json_option
+def resize(*, job: str, sizes: tuple[int, int | None], governor: GovernorClient, output: Output) -> None:
+    """Have JOB have from MIN to MAX workers from now on; it trains on meanwhile."""
+    least, most = sizes
+    _tell(governor.resize(job, least, least if most is None else most), output)
+
+
+@jobs.command()
+@click.argument("job")
 @_governor_option
 @json_option
 def cancel(*, job: str, governor: GovernorClient, output: Output) -> None:

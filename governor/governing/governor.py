@@ -150,6 +150,14 @@ class Governor:
         """Lets a job run that was held, or has failed."""
         return self._ask(job_id, lambda job: job.released(now_s), now_s)
 
+    def resize(self, job_id: str, least: int, most: int, now_s: float) -> Job:
+        """Has a job have from so many workers to so many from now on.
+
+        Raises:
+            ValueError: It can't have these.
+        """
+        return self._ask(job_id, lambda job: job if job.ending else job.bounded(least, most), now_s)
+
     def _ask(self, job_id: str, change: Callable[[Job], Job], now_s: float) -> Job:
         self._put(changed := change(self.job(job_id)))
         self._decide_soon(now_s)
@@ -276,15 +284,12 @@ class Governor:
     def _view(self, job: Job, now_s: float) -> JobView:
         kind, wish = self._kind_of(job), job.wish
         assert wish.samples is not None
-        largest = max(wish.max_size, job.wanted)
-        key = (wish.kind, largest, wish.min_size, wish.max_size, wish.sizes)
+        least, most = job.min_size, job.max_size
+        largest = max(most, job.wanted)
+        key = (wish.kind, largest, least, most, wish.sizes)
         curve = self._curves.get(key) if kind.speeds else None
         if curve is None:
-            among = [
-                size
-                for size in wish.sizes or range(wish.min_size, wish.max_size + 1)
-                if wish.min_size <= size <= wish.max_size
-            ]
+            among = [size for size in wish.sizes or range(least, most + 1) if least <= size <= most]
             curve = explored(kind.measured, largest=largest, among=among, guess_per_s=wish.samples / GUESS_S)
             self._curves[key] = curve
         return job.view(curve, kind.resize_cost_s, now_s)

@@ -49,6 +49,7 @@ class Wish:
     max_size: int
     min_size: int = 1
     sizes: tuple[int, ...] | None = None  # that it can have; None: all
+    limit: int = SIZE_MAX  # more workers than this it can't ever have
     weight: float = 1.0
     is_kept: bool = False  # a plain job that is never stopped once it runs
     entry: Mapping[str, Any] = field(default_factory=dict)  # for the engine
@@ -59,8 +60,7 @@ class Wish:
                 f"{self.job_id}: a job has from 1 to {SIZE_MAX:,} workers and asks for a number that it may "
                 f"have, not for {self.asked_size} of {self.min_size} to {self.max_size}"
             )
-        if self.sizes is not None and not any(self.min_size <= size <= self.max_size for size in self.sizes):
-            raise ValueError(f"{self.job_id}: none of its sizes is from {self.min_size} to {self.max_size}")
+        self.check_sizes(self.min_size, self.max_size)
         if self.samples is None:
             if self.min_size != self.max_size:
                 raise ValueError(
@@ -72,6 +72,17 @@ class Wish:
             value = getattr(self, name)
             if value is not None and not 0 < value <= most:
                 raise ValueError(f"{self.job_id}: {name} is {value}, must be above 0, to {most:g}")
+
+    def check_sizes(self, least: int, most: int) -> None:
+        """Whether it can have from so many workers to so many.
+
+        Raises:
+            ValueError: It can't.
+        """
+        if not 1 <= least <= most <= self.limit:
+            raise ValueError(f"{self.job_id} can have from 1 to {self.limit} workers, not {least} to {most}")
+        if self.sizes is not None and not any(least <= size <= most for size in self.sizes):
+            raise ValueError(f"{self.job_id}: none of its sizes is from {least} to {most}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +109,7 @@ class Job:
     num_failures: int = 0  # in a row
     num_fruitless: int = 0  # of these, starts without a sample
     not_before_s: float = 0.0  # it isn't started again earlier
+    bounds: tuple[int, int] | None = None  # of its size, as an operator has set them; None: as wished
     is_held: bool = False
     is_cancelled: bool = False
     ending: Ending | None = None
@@ -106,6 +118,19 @@ class Job:
     @property
     def job_id(self) -> str:
         return self.wish.job_id
+
+    @property
+    def min_size(self) -> int:
+        return self.bounds[0] if self.bounds else self.wish.min_size
+
+    @property
+    def max_size(self) -> int:
+        return self.bounds[1] if self.bounds else self.wish.max_size
+
+    @property
+    def asked_size(self) -> int:
+        """As wished, within its bounds."""
+        return min(max(self.wish.asked_size, self.min_size), self.max_size)
 
     @property
     def stint_id(self) -> StintId:
@@ -146,7 +171,7 @@ class Job:
         return PlainView(
             job_id=self.job_id,
             submitted_s=self.submitted_s,
-            asked_size=self.wish.asked_size,
+            asked_size=self.asked_size,
             weight=self.wish.weight,
             size=self.wanted,
             is_kept=self.wish.is_kept,
@@ -163,8 +188,8 @@ class Job:
             job_id=self.job_id,
             submitted_s=self.submitted_s,
             speed=speed,
-            asked_size=self.wish.asked_size,
-            min_size=self.wish.min_size,
+            asked_size=self.asked_size,
+            min_size=self.min_size,
             samples_left=max(self.wish.samples - self.samples_done, _ROUNDING_SAMPLES),
             weight=self.wish.weight,
             size=self.wanted,
@@ -239,6 +264,17 @@ class Job:
         """After its end; what it held is free."""
         freed = replace(self, wanted=0).stopped(now_s)
         return replace(freed, ending=ending, ended_s=now_s, not_before_s=0.0)
+
+    def bounded(self, least: int, most: int) -> Job:
+        """After an operator said from how many workers to how many it may have.
+
+        Raises:
+            ValueError: It can't have these.
+        """
+        if self.is_plain:
+            raise ValueError(f"{self.job_id} is a plain job: it has {self.wish.asked_size} slots or none")
+        self.wish.check_sizes(least, most)
+        return replace(self, bounds=(least, most))
 
     def held(self, now_s: float) -> Job:
         """After someone said that it isn't to run for now."""

@@ -147,6 +147,8 @@ def _checked(name: str, job: Job) -> Job:
         0 <= job.size <= SIZE_MAX and 0 <= job.wanted <= SIZE_MAX and 0 <= job.stint <= _STINTS_MAX
     ):
         raise ValueError(f"it is {job.phase.value} with {job.size} slots in stint {job.stint}")
+    if job.bounds is not None:
+        job.bounded(*job.bounds)
     times = (job.submitted_s, job.size_since_s, job.wanted_since_s, job.since_s, job.ended_s)
     if not all(0 <= time <= _TIME_MAX_S for time in times):
         raise ValueError("one of its times is none")

@@ -96,6 +96,7 @@ def wish_of(
         asked_size=max_size if asked_size is None else asked_size,
         min_size=min_size,
         max_size=max_size,
+        limit=largest,
         weight=weight,
         entry={"recipe": recipe, "config": document},
     )

@@ -42,6 +42,11 @@ class GovernorClient:
         """One of them."""
         return self._ask("GET", f"/v1/jobs/{_quoted(job_id)}")
 
+    def resize(self, job_id: str, least: int, most: int) -> dict[str, Any]:
+        """Has it have from so many workers to so many."""
+        sizes = {"min_size": least, "max_size": most}
+        return self._ask("PATCH", f"/v1/jobs/{_quoted(job_id)}", sizes)
+
     def cancel(self, job_id: str) -> dict[str, Any]:
         """Ends it."""
         return self._ask("DELETE", f"/v1/jobs/{_quoted(job_id)}")

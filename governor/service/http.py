@@ -5,6 +5,7 @@
 | `POST /v1/jobs` | a run joins the queue: 201; the same again: 200; another of its name: 409 |
 | `POST /v1/plain-jobs` | the same for any command, of which only its slots are known |
 | `GET /v1/jobs`, `GET /v1/jobs/J` | all jobs; one |
+| `PATCH /v1/jobs/J` | from how many workers to how many it may have |
 | `DELETE /v1/jobs/J`, `POST /v1/jobs/J/hold`, `.../release` | cancel, hold, release |
 | `POST /v1/reports` | a driver says how far it is; 409: another stint runs by now |
 | `GET /v1/policy`, `PUT /v1/policy` | what decides; another; `?preview=1`: what that would change |
@@ -40,6 +41,7 @@ from evenload.governor.on_ray.runs import plain_wish_of, wish_of
 from evenload.governor.service.wire import (
     WEIGHT_BY_PRIORITY,
     AskedPolicy,
+    AskedSizes,
     Report,
     Submitted,
     SubmittedPlain,
@@ -92,6 +94,7 @@ class GovernorHttp:
                 web.post("/v1/plain-jobs", self._submit_plain),
                 web.get("/v1/jobs", self._list),
                 web.get("/v1/jobs/{job}", self._show),
+                web.patch("/v1/jobs/{job}", self._resize),
                 web.delete("/v1/jobs/{job}", self._changing(Governor.cancel)),
                 web.post("/v1/jobs/{job}/hold", self._changing(Governor.hold)),
                 web.post("/v1/jobs/{job}/release", self._changing(Governor.release)),
@@ -201,6 +204,14 @@ class GovernorHttp:
     async def _show(self, request: web.Request) -> web.Response:
         return await self._answer_of(request, lambda governor, job_id, _: governor.job(job_id))
 
+    async def _resize(self, request: web.Request) -> web.Response:
+        asked = await self._body(request, AskedSizes)
+
+        def resize(governor: Governor, job_id: str, now_s: float) -> Job:
+            return governor.resize(job_id, asked.min_size, asked.max_size, now_s)
+
+        return await self._answer_of(request, resize)
+
     def _changing(self, change: Callable[[Governor, str, float], Job]) -> Handler:
         async def handler(request: web.Request) -> web.Response:
             return await self._answer_of(request, change)
@@ -215,7 +226,10 @@ class GovernorHttp:
         def changed(governor: Governor, now_s: float) -> dict[str, Any]:
             return job_document(governor, change(governor, job_id, now_s), now_s)
 
-        return web.json_response(await self._ask(changed))
+        try:
+            return web.json_response(await self._ask(changed))
+        except ValueError as error:
+            raise RefusedError(400, str(error)) from error
 
     async def _report(self, request: web.Request) -> web.Response:
         report = await self._body(request, Report)

@@ -48,6 +48,15 @@ class AskedPolicy(BaseModel):
     policy: str = Field(max_length=200, description="Its name.")
 
 
+class AskedSizes(BaseModel):
+    """From how many workers to how many a job may have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    min_size: int = Field(ge=1)
+    max_size: int = Field(ge=1)
+
+
 class Report(BaseModel):
     """How far a stint is, as its driver says."""
 
@@ -73,9 +82,9 @@ def job_document(governor: Governor, job: Job, now_s: float) -> dict[str, Any]:
         "reason": _reason(governor, job, now_s),
         "size": job.size,
         "wanted": job.wanted,
-        "min_size": job.wish.min_size,
-        "max_size": job.wish.max_size,
-        "asked_size": job.wish.asked_size,
+        "min_size": job.min_size,
+        "max_size": job.max_size,
+        "asked_size": job.asked_size,
         "weight": job.wish.weight,
         "kind": job.wish.kind,
         "samples": job.wish.samples,
@@ -109,7 +118,7 @@ def _reason(governor: Governor, job: Job, now_s: float) -> str:
     if job.phase is Phase.WAITING and job.wanted:
         return f"waits for {job.wanted} slots that others are leaving"
     if job.phase is Phase.WAITING:
-        least, most = job.wish.min_size, job.wish.max_size
+        least, most = job.min_size, job.max_size
         sizes = f"{least}" if least == most else f"{least} to {most}"
         waits = f"waits: {governor.num_free} slots free, runs with {sizes}"
         patience_s = governor.wait_max_s - (now_s - job.since_s)

@@ -93,6 +93,15 @@ def test_a_job_is_held_released_and_cancelled(site: Site) -> None:
     assert site.ask("GET", "/v1/jobs/b")[1]["ended_s"] > 0
 
 
+def test_a_job_has_as_many_workers_as_somebody_says_it_may_have(site: Site) -> None:
+    resized = site.ask("PATCH", "/v1/jobs/b", {"min_size": 1, "max_size": 2})[1]
+    assert (resized["min_size"], resized["max_size"], resized["asked_size"]) == (1, 2, 2)
+    wait_for(lambda: site.ask("GET", "/v1/jobs/b")[1]["state"] == "running")
+    assert site.ask("GET", "/v1/jobs/b")[1]["size"] == 2
+    status, refused = site.ask("PATCH", "/v1/jobs/b", {"min_size": 3, "max_size": 2})
+    assert (status, refused["error"]) == (400, "b can have from 1 to 10000 workers, not 3 to 2")
+
+
 def test_a_driver_is_heard_unless_another_stint_runs_by_now(site: Site) -> None:
     wait_for(lambda: site.ask("GET", "/v1/jobs/a")[1]["stint"] == 1)
     report = {"job": "a", "stint": 1, "epoch": 1, "samples_consumed": 20, "num_samples": 50}
