@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_FOLLOW_S = 2.0
 _PRIORITIES = ("urgent", "normal", "low")
 _PRIORITY_HELP = "16, 4 or 1 to weigh it by."
 _BOUND_JOBS_MAX = 500  # its time and memory grow with the square of their number
@@ -95,6 +97,7 @@ def _add_recipe(recipe: Recipe) -> None:
         show_default=True,
         help=_PRIORITY_HELP,
     )
+    @click.option("--wait", is_flag=True, help="Until it has ended; exit status 1 unless it has finished.")
     @recipe_flags(recipe, without={*NOT_FLAGS, "workers", "ray_address"})
     @_governor_option
     @json_option
@@ -103,6 +106,7 @@ def _add_recipe(recipe: Recipe) -> None:
         workers: tuple[int, int | None],
         asked: int | None,
         priority: str,
+        wait: bool,
         governor: GovernorClient,
         output: Output,
         **flags: Any,
@@ -118,11 +122,29 @@ def _add_recipe(recipe: Recipe) -> None:
                 "priority": priority,
             }
         )
+        if wait:
+            job = _followed(job, governor, output)
         _tell(job, output)
+        if wait and job["state"] != "finished":
+            raise click.exceptions.Exit(1)
 
 
 for _recipe in RECIPES.values():
     _add_recipe(_recipe)
+
+
+def _followed(job: dict[str, Any], governor: GovernorClient, output: Output) -> dict[str, Any]:
+    """The job once it has ended; what becomes of it meanwhile is told."""
+    told = ""
+    while job["ended_s"] is None:
+        done, slots = job["samples_done"] / job["samples"], job["size"]
+        line = f"{job['state']}, {slots} slots, {done:.0%} done"
+        if line != told:
+            output.note(f"{line}{'; ' if job['reason'] else ''}{job['reason']}")
+            told = line
+        time.sleep(_FOLLOW_S)
+        job = governor.job(job["job"])
+    return job
 
 
 @jobs.command("submit-ray", context_settings={"ignore_unknown_options": True})
@@ -207,8 +229,18 @@ def show(*, job: str, governor: GovernorClient, output: Output) -> None:
 @json_option
 def resize(*, job: str, sizes: tuple[int, int | None], governor: GovernorClient, output: Output) -> None:
     """Have JOB have from MIN to MAX workers from now on; it trains on meanwhile."""
-    least, most = sizes
-    _tell(governor.resize(job, least, least if most is None else most), output)
+    _tell(governor.resize(job, *sizes), output)
+
+
+@jobs.command()
+@click.argument("job")
+@_governor_option
+@json_option
+def log(*, job: str, governor: GovernorClient, output: Output) -> None:
+    """What the newest stint of JOB has said, the end of it."""
+    said = governor.log(job)
+    output.document({"job": job, "log": said})
+    output.line(said.rstrip())
 
 
 @jobs.command()

@@ -150,13 +150,17 @@ class Governor:
         """Lets a job run that was held, or has failed."""
         return self._ask(job_id, lambda job: job.released(now_s), now_s)
 
-    def resize(self, job_id: str, least: int, most: int, now_s: float) -> Job:
-        """Has a job have from so many workers to so many from now on.
+    def resize(self, job_id: str, least: int, most: int | None, now_s: float) -> Job:
+        """Has a job have from so many workers to so many from now on; None: to as many as it can ever have.
 
         Raises:
             ValueError: It can't have these.
         """
-        return self._ask(job_id, lambda job: job if job.ending else job.bounded(least, most), now_s)
+
+        def bounded(job: Job) -> Job:
+            return job if job.ending else job.bounded(least, job.wish.limit if most is None else most)
+
+        return self._ask(job_id, bounded, now_s)
 
     def _ask(self, job_id: str, change: Callable[[Job], Job], now_s: float) -> Job:
         self._put(changed := change(self.job(job_id)))

@@ -180,6 +180,16 @@ def stint_of(metadata: Mapping[str, str] | None, owner: str) -> StintId | None:
     return StintId(job_id, int(number))
 
 
+def log_of(address: str | None, stint_id: StintId) -> str:
+    """What a stint has said so far. From any thread.
+
+    Raises:
+        EngineUnreachableError: It can't be had now.
+    """
+    with _translated():
+        return str(connect(address).get_job_logs(stint_id.submission_id))
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
     try:

@@ -42,8 +42,12 @@ class GovernorClient:
         """One of them."""
         return self._ask("GET", f"/v1/jobs/{_quoted(job_id)}")
 
-    def resize(self, job_id: str, least: int, most: int) -> dict[str, Any]:
-        """Has it have from so many workers to so many."""
+    def log(self, job_id: str) -> str:
+        """What its newest stint has said, the end of it."""
+        return str(self._ask("GET", f"/v1/jobs/{_quoted(job_id)}/log")["log"])
+
+    def resize(self, job_id: str, least: int, most: int | None) -> dict[str, Any]:
+        """Has it have from so many workers to so many; None: to as many as it can ever have."""
         sizes = {"min_size": least, "max_size": most}
         return self._ask("PATCH", f"/v1/jobs/{_quoted(job_id)}", sizes)
 

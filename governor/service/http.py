@@ -4,7 +4,7 @@
 | --- | --- |
 | `POST /v1/jobs` | a run joins the queue: 201; the same again: 200; another of its name: 409 |
 | `POST /v1/plain-jobs` | the same for any command, of which only its slots are known |
-| `GET /v1/jobs`, `GET /v1/jobs/J` | all jobs; one |
+| `GET /v1/jobs`, `GET /v1/jobs/J`, `.../log` | all jobs; one; what it says |
 | `PATCH /v1/jobs/J` | from how many workers to how many it may have |
 | `DELETE /v1/jobs/J`, `POST /v1/jobs/J/hold`, `.../release` | cancel, hold, release |
 | `POST /v1/reports` | a driver says how far it is; 409: another stint runs by now |
@@ -55,6 +55,7 @@ from evenload.ray_trainer.training.on_ray.submission import resolved
 
 BODY_BYTES_MAX = 256 << 10
 BODY_WAIT_S = 10.0
+LOG_CHARS_MAX = 64 << 10  # the end of a stint's log
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -70,6 +71,7 @@ class GovernorHttp:
         governing: What is asked.
         reports: Where drivers' reports go.
         connection: The cluster whose datasets runs read.
+        log_of: What a stint has said; raises EngineUnreachableError.
         device: What workers compute on.
     """
 
@@ -79,10 +81,11 @@ class GovernorHttp:
         reports: Reports,
         connection: Connection,
         *,
+        log_of: Callable[[StintId], str],
         device: Literal["cpu", "gpu"],
     ) -> None:
         self._governing, self._reports = governing, reports
-        self._connection, self._device = connection, device
+        self._connection, self._log_of, self._device = connection, log_of, device
         self._bodies = Bodies(BODY_BYTES_MAX, BODY_WAIT_S)
 
     def app(self) -> web.Application:
@@ -94,6 +97,7 @@ class GovernorHttp:
                 web.post("/v1/plain-jobs", self._submit_plain),
                 web.get("/v1/jobs", self._list),
                 web.get("/v1/jobs/{job}", self._show),
+                web.get("/v1/jobs/{job}/log", self._log),
                 web.patch("/v1/jobs/{job}", self._resize),
                 web.delete("/v1/jobs/{job}", self._changing(Governor.cancel)),
                 web.post("/v1/jobs/{job}/hold", self._changing(Governor.hold)),
@@ -203,6 +207,12 @@ class GovernorHttp:
 
     async def _show(self, request: web.Request) -> web.Response:
         return await self._answer_of(request, lambda governor, job_id, _: governor.job(job_id))
+
+    async def _log(self, request: web.Request) -> web.Response:
+        job_id = request.match_info["job"]
+        job = await self._ask(lambda governor, _: governor.job(job_id))
+        said = await asyncio.to_thread(self._log_of, job.stint_id) if job.stint else ""
+        return web.json_response({"job": job_id, "stint": job.stint, "log": said[-LOG_CHARS_MAX:]})
 
     async def _resize(self, request: web.Request) -> web.Response:
         asked = await self._body(request, AskedSizes)

@@ -20,7 +20,7 @@ from evenload.governor.deciding.plugins import check_known
 from evenload.governor.governing.journal import KafkaJournal
 from evenload.governor.governing.loop import Governing
 from evenload.governor.governing.policy_process import governing_policy
-from evenload.governor.on_ray.ray_jobs import RayJobs
+from evenload.governor.on_ray.ray_jobs import RayJobs, log_of
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import left_by, submission_of
 from evenload.governor.service.http import GovernorHttp
@@ -92,6 +92,7 @@ async def serve(
             governing,
             reports,
             connection,
+            log_of=partial(log_of, ray_address),
             device="gpu" if slot == "GPU" else "cpu",
         ).app()
         runner = web.AppRunner(

@@ -54,7 +54,7 @@ class AskedSizes(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     min_size: int = Field(ge=1)
-    max_size: int = Field(ge=1)
+    max_size: int | None = Field(None, ge=1, description="None: as many as it can ever have.")
 
 
 class Report(BaseModel):

@@ -38,7 +38,7 @@ class Site:
 
     def app(self) -> web.Application:
         connection = Connection(bootstrap_servers="127.0.0.1:9")
-        http = GovernorHttp(self.governing, self.reports, connection, device="cpu")
+        http = GovernorHttp(self.governing, self.reports, connection, log_of=str, device="cpu")
         return http.app()
 
     def ask(
@@ -100,6 +100,12 @@ def test_a_job_has_as_many_workers_as_somebody_says_it_may_have(site: Site) -> N
     assert site.ask("GET", "/v1/jobs/b")[1]["size"] == 2
     status, refused = site.ask("PATCH", "/v1/jobs/b", {"min_size": 3, "max_size": 2})
     assert (status, refused["error"]) == (400, "b can have from 1 to 10000 workers, not 3 to 2")
+
+
+def test_what_a_stint_says_is_shown(site: Site) -> None:
+    wait_for(lambda: site.ask("GET", "/v1/jobs/a")[1]["stint"] == 1)
+    assert site.ask("GET", "/v1/jobs/a/log")[1]["log"] == "StintId(job_id='a', number=1)"
+    assert site.ask("GET", "/v1/jobs/b/log")[1] == {"job": "b", "stint": 0, "log": ""}
 
 
 def test_a_driver_is_heard_unless_another_stint_runs_by_now(site: Site) -> None:
