@@ -3,6 +3,7 @@
 GovernorError
 +-- PolicyError              a policy that is named can't be had
 +-- StuckError               a policy starts nothing, though all slots are free
++-- TokenFileError           a file of tokens can't be understood
 +-- TraceError               a trace of jobs can't be understood
 +-- JobUnknownError          there is no job of this name
 +-- JobConflictError         there is one of this name that is something else
@@ -67,6 +68,10 @@ class StuckError(GovernorError):
             f"the policy starts none of the {len(waiting)} jobs that wait ({named}) on {num_slots} free "
             "slots: was one asked to have more?"
         )
+
+
+class TokenFileError(GovernorError):
+    """A file of tokens can't be understood; the message says where, and quotes no token."""
 
 
 class TraceError(GovernorError):

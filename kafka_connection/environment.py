@@ -31,7 +31,7 @@ from pydantic import SecretStr, ValidationError
 
 from evenload.kafka_connection.connection import Connection, first_reason
 from evenload.kafka_connection.errors import BadConnectionFileError, NoClusterError
-from evenload.kafka_connection.secrets import warn_if_others_can_read
+from evenload.kafka_connection.secrets import read_secret, warn_if_others_can_read
 
 CLUSTER_FOLDER = "cluster"
 CLUSTER_FILE = "cluster.json"
@@ -116,6 +116,18 @@ def _of_environment(fields: Iterable[str]) -> dict[str, str]:
 def service_token(right: str) -> SecretStr | None:
     """What a collector service that runs here asks for: `EVENLOAD_COLLECTOR_OPERATE_TOKEN` for "operate"."""
     token = os.environ.get(f"EVENLOAD_COLLECTOR_{right.upper()}_TOKEN")
+    return SecretStr(token) if token else None
+
+
+def governor_token() -> SecretStr | None:
+    """What is shown to a governor: `EVENLOAD_GOVERNOR_TOKEN`, or what the file `..._TOKEN_FILE` holds.
+
+    Raises:
+        ValueError: The file can't be read, is no text, or holds nothing.
+    """
+    if path := os.environ.get("EVENLOAD_GOVERNOR_TOKEN_FILE"):
+        return read_secret(Path(path))
+    token = os.environ.get("EVENLOAD_GOVERNOR_TOKEN")
     return SecretStr(token) if token else None
 
 

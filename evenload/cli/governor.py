@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import signal
+from pathlib import Path
 
 import click
 
@@ -44,7 +45,27 @@ DEFAULT_PORT = 9406
     metavar="SECONDS",
     help="Who has waited so long gets a turn.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen: on this machine.")
+@click.option(
+    "--token-file",
+    "token_path",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Who may do what: a line for each token, `SHA256 RIGHT [TEAM]`; rights are read, submit, "
+    "submit-plain, operate. Without it, whoever uses this machine may do all.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; elsewhere than on this machine only with --token-file.",
+)
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A name by which clients call it, beside addresses, localhost and --host.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -60,7 +81,9 @@ def governor(
     slot: str,
     policy: str | None,
     wait_max_s: float,
+    token_path: Path | None,
     host: str,
+    allowed_hosts: tuple[str, ...],
     port: int,
     take_over: bool,
     connection: Connection,
@@ -73,9 +96,14 @@ def governor(
     evenload-governor.jobs: killed at any moment, the next one goes on from there, and runs don't notice.
     """
     from evenload.governor.service.running import serve
+    from evenload.governor.service.tokens import Tokens
 
     if not _is_loopback(host):
-        raise click.UsageError(f"--host is {host!r}: it can be asked on this machine only, as 127.0.0.1")
+        if token_path is None:
+            raise click.UsageError(
+                f"--host is {host!r}: without --token-file it is asked on this machine only, as 127.0.0.1"
+            )
+        output.note("WARNING: tokens come here unencrypted; let TLS end on this machine")
 
     def on_ready(url: str) -> None:
         output.document({"governor_url": url, "bootstrap_servers": connection.bootstrap_servers})
@@ -91,6 +119,8 @@ def governor(
             policy=policy,
             wait_max_s=wait_max_s,
             take_over=take_over,
+            tokens=Tokens(token_path),
+            allowed_hosts={name.lower() for name in (host, *allowed_hosts)},
             on_ready=on_ready,
         )
     )

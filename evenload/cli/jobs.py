@@ -18,6 +18,7 @@ from evenload.cli.edge import json_option
 from evenload.cli.governor import DEFAULT_PORT
 from evenload.cli.output import Output
 from evenload.cli.training import NOT_FLAGS, config_of, recipe_flags, recipe_help
+from evenload.kafka_connection.environment import governor_token
 from evenload.ray_trainer.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FOLLOW_S = 2.0
+_TEAM_HELP = "Whose it is.  [default: the token's team]"
 _PRIORITIES = ("urgent", "normal", "low")
 _PRIORITY_HELP = "16, 4 or 1 to weigh it by."
 _BOUND_JOBS_MAX = 500  # its time and memory grow with the square of their number
@@ -48,13 +50,13 @@ def _governor_option(command: F) -> F:
         show_default=True,
         envvar="EVENLOAD_GOVERNOR_URL",
         show_envvar=True,
-        help="Where `evenload governor` serves.",
+        help="Where `evenload governor` serves. A token for it: EVENLOAD_GOVERNOR_TOKEN, or ..._TOKEN_FILE.",
     )
     @functools.wraps(command)
     def with_governor(*args: Any, url: str, **kwargs: Any) -> Any:
         from evenload.governor.service.client import GovernorClient
 
-        return command(*args, governor=GovernorClient(url), **kwargs)
+        return command(*args, governor=GovernorClient(url, governor_token()), **kwargs)
 
     return with_governor  # type: ignore[return-value]  # functools.wraps keeps the signature but not its type
 
@@ -97,8 +99,9 @@ def _add_recipe(recipe: Recipe) -> None:
         show_default=True,
         help=_PRIORITY_HELP,
     )
+    @click.option("--team", metavar="NAME", help=_TEAM_HELP)
     @click.option("--wait", is_flag=True, help="Until it has ended; exit status 1 unless it has finished.")
-    @recipe_flags(recipe, without={*NOT_FLAGS, "workers", "ray_address"})
+    @recipe_flags(recipe, without={*NOT_FLAGS, "workers", "ray_address", "begin_anew"})
     @_governor_option
     @json_option
     def submit_recipe(
@@ -106,6 +109,7 @@ def _add_recipe(recipe: Recipe) -> None:
         workers: tuple[int, int | None],
         asked: int | None,
         priority: str,
+        team: str | None,
         wait: bool,
         governor: GovernorClient,
         output: Output,
@@ -120,6 +124,7 @@ def _add_recipe(recipe: Recipe) -> None:
                 "max_size": workers[1],
                 "asked_size": asked,
                 "priority": priority,
+                "team": team,
             }
         )
         if wait:
@@ -163,6 +168,7 @@ def _followed(job: dict[str, Any], governor: GovernorClient, output: Output) -> 
 @click.option(
     "--priority", type=click.Choice(_PRIORITIES), default="normal", show_default=True, help=_PRIORITY_HELP
 )
+@click.option("--team", metavar="NAME", help=_TEAM_HELP)
 @_governor_option
 @json_option
 def submit_ray(
@@ -172,6 +178,7 @@ def submit_ray(
     slots: int,
     stop: str,
     priority: str,
+    team: str | None,
     governor: GovernorClient,
     output: Output,
 ) -> None:
@@ -187,6 +194,7 @@ def submit_ray(
             "slots": slots,
             "is_kept": stop == "never",
             "priority": priority,
+            "team": team,
         }
     )
     _tell(job, output)

@@ -20,6 +20,7 @@ from evenload.governor.deciding.state import JobView, PlainView
 from evenload.governor.governing.engine import Stint, StintId
 from evenload.governor.governing.orders import Phase, Placement
 
+DEFAULT_TEAM = "default"
 SIZE_MAX = 10_000  # workers of a job
 SAMPLES_MAX, WEIGHT_MAX = 1e18, 1e6
 FRUITLESS_MAX = 4  # starts in a row without a sample, after which a job has failed
@@ -50,6 +51,7 @@ class Wish:
     min_size: int = 1
     sizes: tuple[int, ...] | None = None  # that it can have; None: all
     limit: int = SIZE_MAX  # more workers than this it can't ever have
+    team: str = DEFAULT_TEAM
     weight: float = 1.0
     is_kept: bool = False  # a plain job that is never stopped once it runs
     entry: Mapping[str, Any] = field(default_factory=dict)  # for the engine

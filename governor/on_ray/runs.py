@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from evenload.governor.governing.engine import Stint
-from evenload.governor.governing.jobs import Wish
+from evenload.governor.governing.engine import Stint, StintId
+from evenload.governor.governing.jobs import DEFAULT_TEAM, Wish
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.errors import InvalidCheckpointError
@@ -53,6 +53,7 @@ def wish_of(
     min_size: int = 1,
     max_size: int | None = None,
     asked_size: int | None = None,
+    team: str = DEFAULT_TEAM,
     weight: float = 1.0,
 ) -> Wish:
     """A run that is to be made.
@@ -97,12 +98,21 @@ def wish_of(
         min_size=min_size,
         max_size=max_size,
         limit=largest,
+        team=team,
         weight=weight,
         entry={"recipe": recipe, "config": document},
     )
 
 
-def plain_wish_of(name: str, command: str, *, slots: int, is_kept: bool = False, weight: float = 1.0) -> Wish:
+def plain_wish_of(
+    name: str,
+    command: str,
+    *,
+    slots: int,
+    is_kept: bool = False,
+    team: str = DEFAULT_TEAM,
+    weight: float = 1.0,
+) -> Wish:
     """Any command that is to run on the cluster.
 
     Args:
@@ -121,6 +131,7 @@ def plain_wish_of(name: str, command: str, *, slots: int, is_kept: bool = False,
         asked_size=slots,
         min_size=slots,
         max_size=slots,
+        team=team,
         weight=weight,
         is_kept=is_kept,
         entry={"command": command},
@@ -128,14 +139,20 @@ def plain_wish_of(name: str, command: str, *, slots: int, is_kept: bool = False,
 
 
 def submission_of(
-    stint: Stint, connection: Connection, *, owner: str, report_to: Mapping[str, str] | None
+    stint: Stint,
+    connection: Connection,
+    *,
+    owner: str,
+    report_to: Mapping[str, str] | None,
+    token_of: Callable[[StintId], str | None] = lambda _: None,
 ) -> dict[str, Any]:
     """What Ray is sent for a stint.
 
     Args:
         owner: Whose stint it is, so that another governor on the cluster leaves it alone.
         connection: How to reach Kafka.
-        report_to: `url` where the driver says how far it is, and `token` for it; None: nowhere.
+        report_to: `url` where the driver says how far it is; None: nowhere.
+        token_of: What it shows there.
     """
     metadata = {OWNER_KEY: owner, JOB_KEY: stint.id.job_id, STINT_KEY: str(stint.id.number)}
     if "command" in stint.entry:
@@ -148,7 +165,7 @@ def submission_of(
     config = TrainConfig.model_validate(
         {**stint.entry["config"], "workers": stint.size, "connection": connection}
     )
-    facts = {"job": stint.id.job_id, "stint": stint.id.number}
+    facts = {"job": stint.id.job_id, "stint": stint.id.number, "token": token_of(stint.id)}
     return make_submission(
         stint.entry["recipe"],
         config,

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 import requests
+from pydantic import SecretStr
 
 from evenload.governor.errors import GovernorRefusedError, GovernorUnreachableError
 
@@ -17,13 +18,16 @@ class GovernorClient:
 
     Args:
         url: http://HOST:PORT.
+        token: That it knows; None: it asks for none.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: SecretStr | None = None) -> None:
         self._url = url.rstrip("/")
         self._session = requests.Session()
         # Proxies and passwords (.netrc) that the environment names are for strangers' addresses.
         self._session.trust_env = False
+        if token is not None:
+            self._session.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
 
     def submit(self, submission: dict[str, Any]) -> dict[str, Any]:
         """Has a run join the queue; the same twice is once. Returns the job, as all below."""

@@ -12,6 +12,8 @@
 | `GET /v1/decisions?since=S` | what was decided after S (seconds since 1970), and why; at most 1,000 |
 | `GET /healthz`, `GET /readyz` | the process lives; it governs, and its cluster answers |
 
+Where there are tokens, a request shows one as `Authorization: Bearer TOKEN`; all but the last two need it.
+
 Errors are `{"error": "a sentence"}`. Read next: wire.py, running.py.
 """
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
@@ -34,10 +36,11 @@ from evenload.governor.deciding.plugins import known_policies
 from evenload.governor.errors import GovernorError, JobConflictError, JobUnknownError, PolicyError
 from evenload.governor.governing.engine import StintId
 from evenload.governor.governing.governor import Governor
-from evenload.governor.governing.jobs import Job, Wish
+from evenload.governor.governing.jobs import DEFAULT_TEAM, Job, Wish
 from evenload.governor.governing.loop import Governing
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import plain_wish_of, wish_of
+from evenload.governor.service.tokens import Caller, Right, Tokens, check, check_team
 from evenload.governor.service.wire import (
     WEIGHT_BY_PRIORITY,
     AskedPolicy,
@@ -71,6 +74,8 @@ class GovernorHttp:
         governing: What is asked.
         reports: Where drivers' reports go.
         connection: The cluster whose datasets runs read.
+        tokens: Who may ask for what.
+        allowed_hosts: By which names clients call it, beside addresses and localhost, in lower case.
         log_of: What a stint has said; raises EngineUnreachableError.
         device: What workers compute on.
     """
@@ -81,11 +86,14 @@ class GovernorHttp:
         reports: Reports,
         connection: Connection,
         *,
+        tokens: Tokens,
+        allowed_hosts: Collection[str] = (),
         log_of: Callable[[StintId], str],
         device: Literal["cpu", "gpu"],
     ) -> None:
         self._governing, self._reports = governing, reports
         self._connection, self._log_of, self._device = connection, log_of, device
+        self._tokens, self._hosts = tokens, frozenset(allowed_hosts)
         self._bodies = Bodies(BODY_BYTES_MAX, BODY_WAIT_S)
 
     def app(self) -> web.Application:
@@ -120,10 +128,13 @@ class GovernorHttp:
                 request.method,
                 hosts=request.headers.getall("Host", []),
                 origins=request.headers.getall("Origin", []),
+                names=self._hosts,
             )
             return await handler(request)
         except RefusedError as refusal:
-            return _refused(refusal.status, str(refusal))
+            answer = _refused(refusal.status, str(refusal))
+            answer.headers.update(refusal.headers)
+            return answer
         except web.HTTPException as error:
             return _refused(error.status, f"{request.method} {request.path}: {error.reason}")
         except JobUnknownError as error:
@@ -147,10 +158,13 @@ class GovernorHttp:
             raise RefusedError(400, f"the body isn't what is taken here: {reason_of(error)}") from error
 
     async def _submit(self, request: web.Request) -> web.Response:
+        caller = self._allowed(request, Right.SUBMIT)
         submitted = await self._body(request, Submitted)
-        return await self._queue(await asyncio.to_thread(self._wish, submitted))
+        team = _team_of(caller, submitted.team)
+        return await self._queue(await asyncio.to_thread(self._wish, submitted, team))
 
     async def _submit_plain(self, request: web.Request) -> web.Response:
+        caller = self._allowed(request, Right.SUBMIT_PLAIN)
         asked = await self._body(request, SubmittedPlain)
         try:
             wish = plain_wish_of(
@@ -158,6 +172,7 @@ class GovernorHttp:
                 asked.command,
                 slots=asked.slots,
                 is_kept=asked.is_kept,
+                team=_team_of(caller, asked.team),
                 weight=WEIGHT_BY_PRIORITY[asked.priority],
             )
         except ValueError as error:
@@ -173,7 +188,7 @@ class GovernorHttp:
         document, is_new = await self._ask(submit)
         return web.json_response(document, status=201 if is_new else 200)
 
-    def _wish(self, submitted: Submitted) -> Wish:
+    def _wish(self, submitted: Submitted, team: str) -> Wish:
         """What a submission comes to, with the dataset's version and size as they are now."""
         try:
             config = resolved(
@@ -189,6 +204,7 @@ class GovernorHttp:
                 min_size=submitted.min_size,
                 max_size=submitted.max_size,
                 asked_size=submitted.asked_size,
+                team=team,
                 weight=WEIGHT_BY_PRIORITY[submitted.priority],
             )
         except CatalogError as error:
@@ -196,7 +212,19 @@ class GovernorHttp:
         except (TrainerError, ValueError) as error:
             raise RefusedError(400, str(error)) from error
 
-    async def _list(self, _: web.Request) -> web.Response:
+    def _allowed(self, request: web.Request, needed: Right) -> Caller:
+        """Who asks, and may.
+
+        Raises:
+            RefusedError: They may not.
+        """
+        caller = self._tokens.caller(request.headers.getall("Authorization", []))
+        check(caller, needed, f"{request.method} {request.path}")
+        return caller
+
+    async def _list(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.READ)
+
         def all_of(governor: Governor, now_s: float) -> list[dict[str, Any]]:
             jobs = [*governor.jobs.values(), *governor.ended.values()]
             return [
@@ -206,9 +234,14 @@ class GovernorHttp:
         return web.json_response({"jobs": await self._ask(all_of)})
 
     async def _show(self, request: web.Request) -> web.Response:
-        return await self._answer_of(request, lambda governor, job_id, _: governor.job(job_id))
+        self._allowed(request, Right.READ)
+        job_id = request.match_info["job"]
+        return web.json_response(
+            await self._ask(lambda governor, now_s: job_document(governor, governor.job(job_id), now_s))
+        )
 
     async def _log(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.READ)
         job_id = request.match_info["job"]
         job = await self._ask(lambda governor, _: governor.job(job_id))
         said = await asyncio.to_thread(self._log_of, job.stint_id) if job.stint else ""
@@ -231,9 +264,10 @@ class GovernorHttp:
     async def _answer_of(
         self, request: web.Request, change: Callable[[Governor, str, float], Job]
     ) -> web.Response:
-        job_id = request.match_info["job"]
+        caller, job_id = self._allowed(request, Right.SUBMIT), request.match_info["job"]
 
         def changed(governor: Governor, now_s: float) -> dict[str, Any]:
+            check_team(caller, governor.job(job_id).wish.team, f"job {job_id!r}")
             return job_document(governor, change(governor, job_id, now_s), now_s)
 
         try:
@@ -248,12 +282,14 @@ class GovernorHttp:
             return governor.job(report.job).stint_id
 
         stint_id = StintId(report.job, report.stint)
+        self._tokens.check_driver(request.headers.getall("Authorization", []), stint_id)
         if await self._ask(newest) != stint_id:
             return _refused(409, f"{stint_id.submission_id} isn't the stint that runs now")
         self._reports.hear(stint_id, report.samples_done)
         return web.Response(status=204)
 
     async def _decisions(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.READ)
         try:
             since_s = float(request.query.get("since", "0"))
         except ValueError as error:
@@ -264,13 +300,16 @@ class GovernorHttp:
 
         return web.json_response({"decisions": await self._ask(newer)})
 
-    async def _policy(self, _: web.Request) -> web.Response:
+    async def _policy(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.READ)
         return web.json_response(self._policy_document())
 
     async def _set_policy(self, request: web.Request) -> web.Response:
+        is_preview = request.query.get("preview", "0") != "0"
+        self._allowed(request, Right.READ if is_preview else Right.OPERATE)
         asked = await self._body(request, AskedPolicy)
         try:
-            if request.query.get("preview", "0") != "0":
+            if is_preview:
                 changes = await asyncio.to_thread(self._governing.preview, asked.policy)
                 return web.json_response({"policy": asked.policy, "changes": changes})
             await asyncio.to_thread(self._governing.set_policy, asked.policy)
@@ -291,6 +330,17 @@ class GovernorHttp:
         if self._governing.unreachable:
             return _refused(503, self._governing.unreachable)
         return web.Response(text="ok\n")
+
+
+def _team_of(caller: Caller, asked: str | None) -> str:
+    """Whose a job is to be.
+
+    Raises:
+        RefusedError: Another team's than the token's.
+    """
+    team = asked or caller.team or DEFAULT_TEAM
+    check_team(caller, team, "what is submitted")
+    return team
 
 
 def _refused(status: int, sentence: str) -> web.Response:

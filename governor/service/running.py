@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, Literal
 
@@ -24,6 +24,7 @@ from evenload.governor.on_ray.ray_jobs import RayJobs, log_of
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import left_by, submission_of
 from evenload.governor.service.http import GovernorHttp
+from evenload.governor.service.tokens import Tokens
 from evenload.http_edge.listening import listen
 from evenload.kafka_connection.connection import Connection
 
@@ -41,6 +42,8 @@ async def serve(
     policy: str | None,
     wait_max_s: float,
     take_over: bool,
+    tokens: Tokens,
+    allowed_hosts: Collection[str] = (),
     on_ready: Callable[[str], None],
 ) -> signal.Signals:
     """Serve until SIGINT or SIGTERM. For the main thread's loop.
@@ -54,6 +57,8 @@ async def serve(
         policy: The name of what decides; None: as it was set before, else the default.
         wait_max_s: Who has waited so long gets a turn, in seconds.
         take_over: Also from a governor that is at work.
+        tokens: Who may ask for what.
+        allowed_hosts: By which names clients call it, beside addresses and localhost, in lower case.
         on_ready: Told the service's URL when it can be asked.
 
     Returns:
@@ -81,7 +86,13 @@ async def serve(
         ray_address,
         slot=slot,
         owner=owner,
-        submission=partial(submission_of, connection=connection, owner=owner, report_to=report_to),
+        submission=partial(
+            submission_of,
+            connection=connection,
+            owner=owner,
+            report_to=report_to,
+            token_of=tokens.of_stint,
+        ),
         left_by=left_by,
         reports=reports,
     )
@@ -92,6 +103,8 @@ async def serve(
             governing,
             reports,
             connection,
+            tokens=tokens,
+            allowed_hosts=allowed_hosts,
             log_of=partial(log_of, ray_address),
             device="gpu" if slot == "GPU" else "cpu",
         ).app()

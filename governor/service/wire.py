@@ -12,6 +12,7 @@ from evenload.governor.governing.jobs import Ending, Job
 from evenload.governor.governing.orders import Phase
 from evenload.ray_trainer.training.train_config import TrainConfig
 
+TEAM = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,99}\z"
 WEIGHT_BY_PRIORITY = {"urgent": 16.0, "normal": 4.0, "low": 1.0}
 
 
@@ -26,6 +27,9 @@ class Submitted(BaseModel):
     max_size: int | None = Field(None, ge=1, description="The most; None: as many as it can ever have.")
     asked_size: int | None = Field(None, ge=1, description="Its size where nothing resizes; None: the most.")
     priority: Literal["urgent", "normal", "low"] = Field("normal", description="16, 4 or 1 to weigh it by.")
+    team: str | None = Field(
+        None, pattern=TEAM, description="Whose it is; None: the token's, or where there are none `default`."
+    )
 
 
 class SubmittedPlain(BaseModel):
@@ -38,6 +42,9 @@ class SubmittedPlain(BaseModel):
     slots: int = Field(ge=1, description="That it takes, by what it starts itself.")
     is_kept: bool = Field(False, description="It is never stopped for others.")
     priority: Literal["urgent", "normal", "low"] = Field("normal", description="16, 4 or 1 to weigh it by.")
+    team: str | None = Field(
+        None, pattern=TEAM, description="Whose it is; None: the token's, or where there are none `default`."
+    )
 
 
 class AskedPolicy(BaseModel):
@@ -85,6 +92,7 @@ def job_document(governor: Governor, job: Job, now_s: float) -> dict[str, Any]:
         "min_size": job.min_size,
         "max_size": job.max_size,
         "asked_size": job.asked_size,
+        "team": job.wish.team,
         "weight": job.wish.weight,
         "kind": job.wish.kind,
         "samples": job.wish.samples,

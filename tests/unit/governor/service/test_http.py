@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
+from evenload.governor.errors import TokenFileError
+from evenload.governor.governing.engine import StintId
 from evenload.governor.governing.jobs import Wish
 from evenload.governor.governing.loop import Governing
 from evenload.governor.governing.policy_process import governing_policy
 from evenload.governor.on_ray.reports import Progress, Reports
 from evenload.governor.service.http import GovernorHttp
+from evenload.governor.service.tokens import Tokens
 from evenload.governor.testing import MemoryJournal, StillEngine
 from evenload.kafka_connection import Connection
 
@@ -29,6 +34,7 @@ class Site:
     """A governor without brokers or a cluster, and its application."""
 
     def __init__(self) -> None:
+        self.tokens = Tokens(None)
         self.engine = StillEngine(4)
         self.governing = Governing(MemoryJournal(), self.engine, governing_policy, "fifo")
         self.governing.start()
@@ -38,7 +44,9 @@ class Site:
 
     def app(self) -> web.Application:
         connection = Connection(bootstrap_servers="127.0.0.1:9")
-        http = GovernorHttp(self.governing, self.reports, connection, log_of=str, device="cpu")
+        http = GovernorHttp(
+            self.governing, self.reports, connection, tokens=self.tokens, log_of=str, device="cpu"
+        )
         return http.app()
 
     def ask(
@@ -156,6 +164,68 @@ def test_the_policy_is_swapped_or_only_tried(site: Site) -> None:
     assert (status, swapped["policy"], swapped["fault"]) == (200, "equi", None)
     status, refused = site.ask("PUT", "/v1/policy", {"policy": "magic"})
     assert (status, refused["error"][:31]) == (400, "policy 'magic' is not known. Th")
+
+
+def test_with_tokens_each_may_do_what_its_line_says(site: Site, tmp_path: Path) -> None:
+    lines = {"r": "read", "s": "submit vision", "p": "submit-plain default", "o": "operate"}
+    content = [f"{hashlib.sha256(token.encode()).hexdigest()} {line}" for token, line in lines.items()]
+    (tmp_path / "tokens").write_text("\n".join(["# who", *content, ""]))
+    site.tokens = Tokens(tmp_path / "tokens")
+
+    def status(method: str, path: str, token: str | None, body: Any = None) -> int:
+        return site.ask(
+            method, path, body, headers={} if token is None else {"Authorization": f"Bearer {token}"}
+        )[0]
+
+    def statuses(method: str, path: str, body: Any = None) -> list[int]:
+        return [status(method, path, token, body) for token in (None, "x", *lines)]
+
+    plain = {"name": "n", "command": "true", "slots": 1}
+    assert statuses("GET", "/healthz") == [200] * 6
+    assert statuses("GET", "/v1/jobs") == [401, 401, 200, 200, 200, 200]
+    assert statuses("PUT", "/v1/policy?preview=1", {"policy": "equi"}) == [401, 401, 200, 200, 200, 200]
+    assert statuses("PUT", "/v1/policy", {"policy": "equi"}) == [401, 401, 403, 403, 403, 200]
+    # The job is of the team `default`.
+    assert statuses("POST", "/v1/jobs/b/hold") == [401, 401, 403, 403, 200, 200]
+    assert statuses("POST", "/v1/plain-jobs", plain) == [401, 401, 403, 403, 201, 200]
+    assert status("POST", "/v1/plain-jobs", "p", {**plain, "name": "m", "team": "vision"}) == 403
+    assert status("POST", "/v1/plain-jobs", "o", {**plain, "name": "m", "team": "vision"}) == 201
+
+
+def test_a_drivers_token_opens_its_own_reports_and_nothing_else(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"{'0' * 64} operate\n")
+    site.tokens = Tokens(tmp_path / "tokens")
+    wait_for(lambda: site.governing.ask(lambda governor, _: governor.jobs["a"].stint) == 1)
+    of_a, of_b = (site.tokens.of_stint(StintId(job, 1)) for job in "ab")
+    assert of_a == Tokens(tmp_path / "tokens").of_stint(StintId("a", 1))
+    report = {"job": "a", "stint": 1, "epoch": 0, "samples_consumed": 20, "num_samples": 50}
+    answers = [
+        site.ask("POST", "/v1/reports", report, headers={"Authorization": f"Bearer {token}"})[0]
+        for token in (of_a, of_b, "0" * 64, "")
+    ]
+    assert answers == [204, 401, 401, 401]
+    assert site.ask("GET", "/v1/jobs", headers={"Authorization": f"Bearer {of_a}"})[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "has no tokens"),
+        ("secret read", "line 1 doesn't begin with the SHA-256 of a token"),
+        (f"{'0' * 64} write", "line 1 names no right; there are read, submit, submit-plain, operate"),
+        (f"{'0' * 64}", "line 1 names no right"),
+        (f"\n{'0' * 64} submit", "line 2 needs the name of one team after 'submit'"),
+        (f"{'0' * 64} submit a b", "line 1 needs the name of one team"),
+        (f"{'0' * 64} read vision", "line 1 needs nothing after 'read'"),
+        (f"{'0' * 64} read\n{'0' * 64} operate", "line 2 has a token that stands in a line before"),
+    ],
+)
+def test_a_file_of_tokens_that_says_something_else_is_refused(tmp_path: Path, content: str, why: str) -> None:
+    (tmp_path / "tokens").write_text(content)
+    with pytest.raises(TokenFileError) as caught:
+        Tokens(tmp_path / "tokens")
+    assert why in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_it_is_ready_while_it_governs_and_its_cluster_answers(site: Site) -> None:
