@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,19 @@ from evenload.governor.errors import GovernorRefusedError
 from evenload.governor.service.client import GovernorClient
 from evenload.kafka_connection import Connection
 from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.on_ray.submit import connect
 
+KILLED = Path(__file__).with_name("governor_killed.py")
 NUM_SAMPLES = 700
 
 
 @contextmanager
-def governor(ray_head: str, connection: Connection) -> Iterator[tuple[GovernorClient, subprocess.Popen[str]]]:
+def governor(
+    ray_head: str, connection: Connection, *, program: Sequence[str] = ("-m", "evenload")
+) -> Iterator[tuple[GovernorClient, subprocess.Popen[str]]]:
     """A governor in a process of its own; killed at the end, if it still runs."""
     command = [
-        *(sys.executable, "-m", "evenload", "governor", "--port", "0", "--json"),
+        *(sys.executable, *program, "governor", "--port", "0", "--json"),
         *("--ray", ray_head, "--slots-from", "CPU", "--policy", "elastic_fifo"),
         *("--bootstrap-servers", connection.bootstrap_servers),
     ]
@@ -88,6 +92,36 @@ def test_runs_share_a_cluster_and_lose_nothing_when_their_governor_is_killed(
         for run in ("first", "second"):
             assert audit(run, storage, connection).exactly_once
         assert client.job("first")["samples_done"] == 40 * NUM_SAMPLES
+
+
+@pytest.mark.timeout(1800)
+def test_one_that_is_killed_before_an_order_is_sent_starts_nothing_twice(
+    tmp_path: Path, connection: Connection, ray_head: str, sentences: str
+) -> None:
+    with governor(ray_head, connection, program=(str(KILLED),)) as (client, process):
+        client.submit(submission("once", sentences, tmp_path, epochs=2, max_size=2))
+        assert process.wait(300) == -signal.SIGKILL
+    with governor(ray_head, connection) as (client, _):
+        assert client.job("once")["stint"] == 1
+        wait_for(lambda: client.job("once")["state"] == "finished")
+    submitted = [job.submission_id for job in connect(ray_head).list_jobs()]
+    assert [each for each in submitted if each and each.startswith("evenload-once-")] == ["evenload-once-1"]
+    assert audit("once", tmp_path, connection).exactly_once
+
+
+@pytest.mark.timeout(1800)
+def test_a_plain_job_waits_for_its_slots_and_what_it_says_can_be_read(
+    connection: Connection, ray_head: str
+) -> None:
+    with governor(ray_head, connection) as (client, _):
+        client.submit_plain({"name": "hello", "command": "echo hello from the cluster", "slots": 4})
+        wait_for(lambda: client.job("hello")["state"] == "finished")
+        assert "hello from the cluster" in client.log("hello")
+        client.submit_plain({"name": "too-large", "command": "true", "slots": 5})
+        assert "runs with 5" in wait_for(lambda: client.job("too-large")["reason"])
+        client.cancel("too-large")
+        client.submit_plain({"name": "wrong", "command": "exit 3", "slots": 1})
+        wait_for(lambda: client.job("wrong")["state"] == "failed")
 
 
 @pytest.mark.timeout(1800)
