@@ -82,6 +82,7 @@ class MemoryJournal:
             {**self._kept.kinds, **changes.kinds},
             changes.cluster_id or self._kept.cluster_id,
             changes.policy or self._kept.policy,
+            teams={**self._kept.teams, **changes.teams},
         )
 
     def prove(self) -> None:

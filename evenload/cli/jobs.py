@@ -279,6 +279,51 @@ def release(*, job: str, governor: GovernorClient, output: Output) -> None:
 
 
 @jobs.group()
+def teams() -> None:
+    """What teams may have at most, and what they get when their jobs wait."""
+
+
+@teams.command("list")
+@_governor_option
+@json_option
+def list_teams(*, governor: GovernorClient, output: Output) -> None:
+    """Teams of which something is set, or that have jobs."""
+    found = governor.teams()
+    output.document({"teams": found})
+    rows = [
+        [
+            name,
+            str(team["slots"]),
+            f"{team['jobs']} ({team['waiting']} wait)",
+            "all" if team["limit"] is None else str(team["limit"]),
+            str(team["guarantee"]),
+        ]
+        for name, team in found.items()
+    ]
+    output.table(["team", "slots", "jobs", "limit", "guarantee"], rows)
+
+
+@teams.command("set")
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(0), help="Slots for all its jobs together.  [default: all]")
+@click.option(
+    "--guarantee",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Slots that it gets when its jobs wait, though others have them.",
+)
+@_governor_option
+@json_option
+def set_team(
+    *, name: str, limit: int | None, guarantee: int, governor: GovernorClient, output: Output
+) -> None:
+    """Have the team NAME have these from now on. What it had lent comes back by shrinking others' jobs."""
+    output.document(governor.set_team(name, limit=limit, guarantee=guarantee))
+    output.line(f"team {name}: {'all' if limit is None else limit} slots at most, {guarantee} guaranteed")
+
+
+@jobs.group()
 def policy() -> None:
     """Which policy decides who has how many slots."""
 

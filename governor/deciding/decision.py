@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from evenload.governor.deciding.plain_jobs import place_plain
-from evenload.governor.deciding.stages import Notes, give_places, hold, is_owed_place, round_down
+from evenload.governor.deciding.stages import Notes, give_places, hold, is_owed_place, round_down, rounded
 from evenload.governor.deciding.state import ClusterState, Policy
+from evenload.governor.deciding.teams import keep_guarantees, keep_limits, room_in
 
 
 def decide(
@@ -21,9 +24,42 @@ def decide(
         notes: Gets why a job has another size than the policy wished for, by job.
     """
     plain = place_plain(state, wait_max_s=wait_max_s)
+    held: Counter[str] = Counter()
+    for job in state.plain:
+        held[job.team] += plain[job.job_id]
     state = replace(state, num_slots=state.num_slots - sum(plain.values()), plain=())
+    return _decide_runs(state, policy, held, wait_max_s, notes) | plain
+
+
+def _decide_runs(
+    state: ClusterState, policy: Policy, held: Counter[str], wait_max_s: float, notes: Notes | None
+) -> dict[str, int]:
     wished = policy(state)
-    sizes = give_places(state, wished, wait_max_s=wait_max_s, notes=notes)
-    owed = frozenset(job.job_id for job in state.jobs if not job.size and is_owed_place(job, wait_max_s))
-    sizes = round_down(state, sizes, num_used=sum(wished.values()))
-    return hold(state, sizes, overriding=owed, notes=notes) | plain
+    by_team = keep_guarantees(state, keep_limits(state, wished, held), held, notes=notes)
+    sizes = give_places(state, by_team, wait_max_s=wait_max_s, limits=_limits(state, held), notes=notes)
+    placed = {job.job_id for job in state.jobs if sizes[job.job_id] and not job.size}
+    owed = {job.job_id for job in state.jobs if not job.size and is_owed_place(job, wait_max_s)}
+    guaranteed = {job_id for job_id in placed if not wished.get(job_id)}
+    sizes = keep_limits(state, sizes, held, protected=owed)
+    sizes = round_down(
+        state,
+        sizes,
+        num_used=max(sum(wished.values()), sum(by_team.values())),
+        room=lambda new: room_in(state, new, held),
+    )
+    decided = hold(state, sizes, overriding=frozenset(owed | guaranteed), notes=notes)
+    # Who stays as it is may be over a limit that was lowered just now.
+    limited = keep_limits(state, decided, held, protected=owed)
+    return {
+        job.job_id: decided[job.job_id]
+        if limited[job.job_id] == decided[job.job_id]
+        else rounded(job, limited[job.job_id])
+        for job in state.jobs
+    }
+
+
+def _limits(state: ClusterState, held: Mapping[str, int]) -> dict[str, int]:
+    """What runs of each team may have together."""
+    return {
+        name: team.limit - held.get(name, 0) for name, team in state.teams.items() if team.limit is not None
+    }

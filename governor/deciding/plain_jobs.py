@@ -9,6 +9,8 @@ Source: the order is that of Tiresias' two queues (Gu et al., NSDI 2019).
 
 from __future__ import annotations
 
+from collections import Counter
+
 from evenload.governor.deciding.policies.dealing import TURN_S
 from evenload.governor.deciding.policies.rigid import LITTLE_SLOT_SECONDS
 from evenload.governor.deciding.state import ClusterState, PlainView
@@ -25,12 +27,17 @@ def place_plain(state: ClusterState, *, wait_max_s: float) -> dict[str, int]:
     share = state.num_slots * weight / weight_of_all if weight_of_all else 0.0
     sizes = dict.fromkeys((job.job_id for job in state.plain), 0)
     num_free = state.num_slots
+    held: Counter[str] = Counter()
     for job in sorted(state.plain, key=lambda job: _place(job, wait_max_s)):
         stays = job.size and (job.is_kept or job.running_s < TURN_S)
         is_owed = not job.size and job.waiting_s >= wait_max_s
         num_held = state.num_slots - num_free
+        limit = state.teams[job.team].limit if job.team in state.teams else None
+        if limit is not None and held[job.team] + job.asked_size > limit and not (job.size and job.is_kept):
+            continue
         if job.asked_size <= num_free and (stays or is_owed or num_held + job.asked_size <= share):
             sizes[job.job_id] = job.asked_size
+            held[job.team] += job.asked_size
             num_free -= job.asked_size
     return sizes
 

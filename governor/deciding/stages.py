@@ -11,7 +11,7 @@ Invariants, checked in tests/property/governor/deciding/test_decisions.py:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from evenload.governor.deciding.policies.dealing import TURN_S, turn
@@ -39,7 +39,12 @@ class Change(NamedTuple):
 
 
 def give_places(
-    state: ClusterState, sizes: Mapping[str, int], *, wait_max_s: float, notes: Notes | None = None
+    state: ClusterState,
+    sizes: Mapping[str, int],
+    *,
+    wait_max_s: float,
+    limits: Mapping[str, int] | None = None,
+    notes: Notes | None = None,
 ) -> dict[str, int]:
     """Who has waited `wait_max_s` since it last ran gets a turn of 300 s with at least its least size.
 
@@ -47,20 +52,26 @@ def give_places(
     those who have waited so long, they take turns.
 
     Args:
+        limits: Slots that all jobs of a team may have; teams that may have all aren't there.
         notes: Gets who has a turn.
     """
+    left = dict(limits or {})
     owed = [job for job in state.jobs if is_owed_place(job, wait_max_s)]
     placed: dict[str, int] = {}
     for job in sorted(owed, key=turn):
         if sum(placed.values()) + job.least_size > state.num_slots:
             break  # nobody comes in between: a large one would wait for ever while small ones begin by turns
+        if job.least_size > left.get(job.team, job.least_size):
+            continue  # its team's own jobs have to make room
+        if job.team in left:
+            left[job.team] -= job.least_size
         placed[job.job_id] = job.least_size
         if notes is not None and job.least_size > sizes.get(job.job_id, 0):
             notes[job.job_id] = f"has its turn after {job.waiting_s:.0f} s of waiting"
     new = {job.job_id: max(sizes.get(job.job_id, 0), placed.get(job.job_id, 0)) for job in state.jobs}
     excess = sum(new.values()) - state.num_slots
-    excess -= _take_slots(state.jobs, new, excess)
-    _take_jobs((job for job in state.jobs if job.job_id not in placed), new, excess)
+    excess -= take_slots(state.jobs, new, excess)
+    take_jobs((job for job in state.jobs if job.job_id not in placed), new, excess)
     return new
 
 
@@ -69,7 +80,7 @@ def is_owed_place(job: JobView, wait_max_s: float) -> bool:
     return job.waiting_s >= wait_max_s and job.running_s < TURN_S
 
 
-def _take_slots(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int) -> int:
+def take_slots(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int) -> int:
     """Takes slots one by one from jobs that are over their least; returns how many."""
 
     def loss(job: JobView) -> tuple[float, float, str]:
@@ -89,7 +100,7 @@ def _take_slots(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int)
     return num_taken
 
 
-def _take_jobs(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int) -> None:
+def take_jobs(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int) -> None:
     """Takes all from one job after the other until there are so many slots."""
     running = [job for job in jobs if sizes[job.job_id]]
     for job in sorted(running, key=lambda job: (Change(job, sizes[job.job_id], 0).worth, -job.submitted_s)):
@@ -99,21 +110,30 @@ def _take_jobs(jobs: Iterable[JobView], sizes: dict[str, int], num_wanted: int) 
         sizes[job.job_id] = 0
 
 
-def round_down(state: ClusterState, sizes: Mapping[str, int], *, num_used: int) -> dict[str, int]:
+def round_down(
+    state: ClusterState,
+    sizes: Mapping[str, int],
+    *,
+    num_used: int,
+    room: Callable[[Mapping[str, int]], Mapping[str, int]] = lambda _: {},
+) -> dict[str, int]:
     """Each job's size becomes one that is worth having; the slots that this leaves are dealt out.
 
     The size that its user asked for stays, whatever it is worth.
 
     Args:
         num_used: As many slots are to be in use at most: a policy may want to leave some.
+        room: How many slots more teams may have, at these sizes; teams that may have all aren't there.
     """
-    new = {job.job_id: _rounded(job, sizes.get(job.job_id, 0)) for job in state.jobs}
+    new = {job.job_id: rounded(job, sizes.get(job.job_id, 0)) for job in state.jobs}
     num_freed = num_used - sum(new.values())
     while num_freed > 0:
+        most = room(new)
         steps = [
             Change(job, new[job.job_id], larger)
             for job in state.jobs
-            if (larger := _next_size(job, new[job.job_id])) and larger - new[job.job_id] <= num_freed
+            if (larger := _next_size(job, new[job.job_id]))
+            and larger - new[job.job_id] <= min(num_freed, most.get(job.team, num_freed))
         ]
         if not steps:
             break
@@ -123,7 +143,8 @@ def round_down(state: ClusterState, sizes: Mapping[str, int], *, num_used: int) 
     return new
 
 
-def _rounded(job: JobView, size: int) -> int:
+def rounded(job: JobView, size: int) -> int:
+    """The largest size worth having that isn't above this one; what was asked for stays."""
     if size == job.asked_size:
         return size
     return max((each for each in job.speed.sizes if job.min_size <= each <= size), default=0)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from pydantic import ConfigDict
 
 from evenload.governor.deciding.curves import SpeedCurve
 
@@ -27,6 +29,7 @@ class JobView:
     asked_size: int  # what its user asked for, at least min_size: its size where nothing resizes
     min_size: int = 1  # from 1 to the best size of its curve
     samples_left: float  # above 0
+    team: str = ""
     weight: float = 1.0  # of its priority, above 0
     size: int = 0  # now, or on its way there; 0 waits
     held_s: float = 0.0  # how long it has had this size
@@ -66,12 +69,29 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """What is set of a team."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    limit: int | None = None  # slots that its jobs may have at most, together; None: all
+    guarantee: int = 0  # slots that it gets when its jobs wait, though others have them
+
+    def __post_init__(self) -> None:
+        if self.guarantee < 0 or (self.limit is not None and not self.guarantee <= self.limit):
+            raise ValueError(
+                f"a team is guaranteed from 0 slots to its limit ({self.limit}), not {self.guarantee}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlainView:
     """One job of which nothing is known but the slots that it takes. No policy is given it."""
 
     job_id: str
     submitted_s: float
     asked_size: int  # its only size
+    team: str = ""
     weight: float = 1.0
     size: int = 0  # now, or on its way there; 0 waits
     is_kept: bool = False  # once it runs, it is never stopped
@@ -88,6 +108,7 @@ class ClusterState:
     num_slots: int  # 0 while no node is there
     jobs: tuple[JobView, ...]  # by submission
     plain: tuple[PlainView, ...] = ()  # by submission; a policy gets what they leave, and not themselves
+    teams: Mapping[str, Team] = field(default_factory=dict)  # of which something is set
 
     @property
     def all_jobs(self) -> tuple[JobView | PlainView, ...]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from evenload.governor.deciding.curves import SpeedCurve, explored
 from evenload.governor.deciding.decision import decide
 from evenload.governor.deciding.stages import Notes
-from evenload.governor.deciding.state import ClusterState, JobView, Policy
+from evenload.governor.deciding.state import ClusterState, JobView, Policy, Team
 from evenload.governor.errors import JobConflictError, JobUnknownError
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.governing.jobs import Ending, Job, Wish
@@ -48,6 +48,7 @@ class Governor:
 
     Attributes:
         wait_max_s: Who has waited so long gets a turn.
+        teams: What is set of teams.
         decisions: The newest, oldest first.
         notes: Why jobs have another size than the policy wished for, as of the last decision.
     """
@@ -87,7 +88,9 @@ class Governor:
         self._changed_cluster_id: str | None = None
         self._changed_policy: str | None = None
         self._changed_decision: Decision | None = None
+        self._changed_teams: dict[str, Team] = {}
         self._policy_name = policy_name
+        self.teams = dict(records.teams)
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -166,6 +169,11 @@ class Governor:
         self._put(changed := change(self.job(job_id)))
         self._decide_soon(now_s)
         return changed
+
+    def set_team(self, name: str, team: Team, now_s: float) -> None:
+        """Has a team have other limits and guarantees from now on."""
+        self.teams[name] = self._changed_teams[name] = team
+        self._decide_soon(now_s)
 
     def set_policy(self, name: str, policy: Policy, now_s: float) -> None:
         """Has another policy decide from now on. What is on its way goes on."""
@@ -283,6 +291,7 @@ class Governor:
             num_slots=self._num_slots,
             jobs=tuple(self._view(job, now_s) for job in jobs if not job.is_plain),
             plain=tuple(job.plain_view(now_s) for job in jobs if job.is_plain),
+            teams=self.teams,
         )
 
     def _view(self, job: Job, now_s: float) -> JobView:
@@ -323,7 +332,9 @@ class Governor:
             self._changed_cluster_id,
             self._changed_policy,
             self._changed_decision,
+            self._changed_teams,
         )
+        self._changed_teams = {}
         self._changed_jobs, self._changed_kinds = {}, {}
         self._changed_cluster_id = self._changed_policy = self._changed_decision = None
         return changes

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
 from evenload.dataset_catalog.foreign_content import reason_of
+from evenload.governor.deciding.state import Team
 from evenload.governor.errors import RecordError
 from evenload.governor.governing.jobs import SIZE_MAX, Job
 from evenload.governor.governing.kinds import Kind
@@ -53,11 +55,12 @@ class Records(NamedTuple):
     cluster_id: str | None  # of the cluster that stints were started on; None: none, or no news
     policy: str | None = None  # that somebody has set; None: nobody has, or no news
     decision: Decision | None = None  # that changed something; None: no news
+    teams: Mapping[str, Team] = MappingProxyType({})  # of which something was set
 
 
 NOTHING = Records({}, {}, None)
 _JOB, _KIND, _TEXT = TypeAdapter(Job), TypeAdapter(Kind), TypeAdapter(str)
-_DECISION = TypeAdapter(Decision)
+_DECISION, _TEAM = TypeAdapter(Decision), TypeAdapter(Team)
 
 
 def encoded(records: Records) -> Iterator[tuple[bytes, bytes]]:
@@ -66,6 +69,8 @@ def encoded(records: Records) -> Iterator[tuple[bytes, bytes]]:
         yield f"job:{job_id}".encode(), _JOB.dump_json(job)
     for kind_id, kind in records.kinds.items():
         yield f"kind:{kind_id}".encode(), _KIND.dump_json(kind)
+    for name, team in records.teams.items():
+        yield f"team:{name}".encode(), _TEAM.dump_json(team)
     if records.cluster_id is not None:
         yield _CLUSTER_KEY, _TEXT.dump_json(records.cluster_id)
     if records.policy is not None:
@@ -80,6 +85,7 @@ def decoded(stored: Mapping[bytes, bytes]) -> tuple[Records, list[RecordError]]:
     """
     jobs: dict[str, Job] = {}
     kinds: dict[str, Kind] = {}
+    teams: dict[str, Team] = {}
     texts: dict[bytes, str] = {}
     errors: list[RecordError] = []
     for key, value in stored.items():
@@ -91,13 +97,16 @@ def decoded(stored: Mapping[bytes, bytes]) -> tuple[Records, list[RecordError]]:
                 jobs[name] = _checked(name, _JOB.validate_json(value))
             elif what == "kind":
                 kinds[name] = _KIND.validate_json(value)
+            elif what == "team":
+                teams[name] = _TEAM.validate_json(value)
             elif key in (_CLUSTER_KEY, _POLICY_KEY):
                 texts[key] = _TEXT.validate_json(value)
             elif key != _WRITER_KEY:
                 raise ValueError("no record has such a key")
         except Exception as error:  # noqa: BLE001 - the content is foreign: nobody can list what it may provoke
             errors.append(RecordError(repr(key)[:100], reason_of(error)))
-    return Records(jobs, kinds, texts.get(_CLUSTER_KEY), texts.get(_POLICY_KEY)), errors
+    found = Records(jobs, kinds, texts.get(_CLUSTER_KEY), texts.get(_POLICY_KEY), teams=teams)
+    return found, errors
 
 
 def encoded_decision(decision: Decision) -> bytes:

@@ -67,6 +67,15 @@ class GovernorClient:
         """Lets it run again, be it held or failed."""
         return self._ask("POST", f"/v1/jobs/{_quoted(job_id)}/release")
 
+    def teams(self) -> dict[str, Any]:
+        """What each team has, by name."""
+        teams: dict[str, Any] = self._ask("GET", "/v1/teams")["teams"]
+        return teams
+
+    def set_team(self, name: str, *, limit: int | None, guarantee: int) -> dict[str, Any]:
+        """Has a team have these."""
+        return self._ask("PUT", f"/v1/teams/{_quoted(name)}", {"limit": limit, "guarantee": guarantee})
+
     def policy(self) -> dict[str, Any]:
         """Which policy decides, and which there are."""
         return self._ask("GET", "/v1/policy")

@@ -8,6 +8,7 @@
 | `PATCH /v1/jobs/J` | from how many workers to how many it may have |
 | `DELETE /v1/jobs/J`, `POST /v1/jobs/J/hold`, `.../release` | cancel, hold, release |
 | `POST /v1/reports` | a driver says how far it is; 409: another stint runs by now |
+| `GET /v1/teams`, `PUT /v1/teams/T` | what teams have; their limits and guarantees |
 | `GET /v1/policy`, `PUT /v1/policy` | what decides; another; `?preview=1`: what that would change |
 | `GET /v1/decisions?since=S` | what was decided after S (seconds since 1970), and why; at most 1,000 |
 | `GET /healthz`, `GET /readyz` | the process lives; it governs, and its cluster answers |
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import asdict
 from typing import Any, Literal, TypeVar
@@ -33,6 +35,7 @@ from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.errors import CatalogError
 from evenload.dataset_catalog.foreign_content import reason_of
 from evenload.governor.deciding.plugins import known_policies
+from evenload.governor.deciding.state import Team
 from evenload.governor.errors import GovernorError, JobConflictError, JobUnknownError, PolicyError
 from evenload.governor.governing.engine import StintId
 from evenload.governor.governing.governor import Governor
@@ -42,9 +45,11 @@ from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import plain_wish_of, wish_of
 from evenload.governor.service.tokens import Caller, Right, Tokens, check, check_team
 from evenload.governor.service.wire import (
+    TEAM,
     WEIGHT_BY_PRIORITY,
     AskedPolicy,
     AskedSizes,
+    AskedTeam,
     Report,
     Submitted,
     SubmittedPlain,
@@ -112,6 +117,8 @@ class GovernorHttp:
                 web.post("/v1/jobs/{job}/release", self._changing(Governor.release)),
                 web.post("/v1/reports", self._report),
                 web.get("/v1/decisions", self._decisions),
+                web.get("/v1/teams", self._teams),
+                web.put("/v1/teams/{team}", self._set_team),
                 web.get("/v1/policy", self._policy),
                 web.put("/v1/policy", self._set_policy),
                 web.get("/healthz", self._health),
@@ -300,6 +307,31 @@ class GovernorHttp:
 
         return web.json_response({"decisions": await self._ask(newer)})
 
+    async def _teams(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.READ)
+
+        def all_of(governor: Governor, _: float) -> dict[str, Any]:
+            names = {*governor.teams, *(job.wish.team for job in governor.jobs.values())}
+            return {name: _team_document(governor, name) for name in sorted(names)}
+
+        return web.json_response({"teams": await self._ask(all_of)})
+
+    async def _set_team(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.OPERATE)
+        asked, name = await self._body(request, AskedTeam), request.match_info["team"]
+        if not re.fullmatch(TEAM, name):
+            raise RefusedError(400, f"{name[:100]!r} can't name a team")
+        try:
+            team = Team(limit=asked.limit, guarantee=asked.guarantee)
+        except ValueError as error:
+            raise RefusedError(400, str(error)) from error
+
+        def set_it(governor: Governor, now_s: float) -> dict[str, Any]:
+            governor.set_team(name, team, now_s)
+            return _team_document(governor, name)
+
+        return web.json_response(await self._ask(set_it))
+
     async def _policy(self, request: web.Request) -> web.Response:
         self._allowed(request, Right.READ)
         return web.json_response(self._policy_document())
@@ -330,6 +362,19 @@ class GovernorHttp:
         if self._governing.unreachable:
             return _refused(503, self._governing.unreachable)
         return web.Response(text="ok\n")
+
+
+def _team_document(governor: Governor, name: str) -> dict[str, Any]:
+    """What is set of a team, and what it has now."""
+    team = governor.teams.get(name, Team())
+    jobs = [job for job in governor.jobs.values() if job.wish.team == name]
+    return {
+        "limit": team.limit,
+        "guarantee": team.guarantee,
+        "slots": sum(job.size for job in jobs),
+        "jobs": len(jobs),
+        "waiting": sum(job.size == 0 for job in jobs),
+    }
 
 
 def _team_of(caller: Caller, asked: str | None) -> str:

@@ -12,7 +12,7 @@ from evenload.governor.governing.jobs import Ending, Job
 from evenload.governor.governing.orders import Phase
 from evenload.ray_trainer.training.train_config import TrainConfig
 
-TEAM = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,99}\z"
+TEAM = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 WEIGHT_BY_PRIORITY = {"urgent": 16.0, "normal": 4.0, "low": 1.0}
 
 
@@ -28,7 +28,9 @@ class Submitted(BaseModel):
     asked_size: int | None = Field(None, ge=1, description="Its size where nothing resizes; None: the most.")
     priority: Literal["urgent", "normal", "low"] = Field("normal", description="16, 4 or 1 to weigh it by.")
     team: str | None = Field(
-        None, pattern=TEAM, description="Whose it is; None: the token's, or where there are none `default`."
+        None,
+        pattern=rf"\A{TEAM}\z",
+        description="Whose it is; None: the token's, or where there are none `default`.",
     )
 
 
@@ -43,7 +45,9 @@ class SubmittedPlain(BaseModel):
     is_kept: bool = Field(False, description="It is never stopped for others.")
     priority: Literal["urgent", "normal", "low"] = Field("normal", description="16, 4 or 1 to weigh it by.")
     team: str | None = Field(
-        None, pattern=TEAM, description="Whose it is; None: the token's, or where there are none `default`."
+        None,
+        pattern=rf"\A{TEAM}\z",
+        description="Whose it is; None: the token's, or where there are none `default`.",
     )
 
 
@@ -62,6 +66,15 @@ class AskedSizes(BaseModel):
 
     min_size: int = Field(ge=1)
     max_size: int | None = Field(None, ge=1, description="None: as many as it can ever have.")
+
+
+class AskedTeam(BaseModel):
+    """What a team may have at most, and what it gets when its jobs wait."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    limit: int | None = Field(None, ge=0, le=10**6, description="Slots, together; None: all.")
+    guarantee: int = Field(0, ge=0, le=10**6, description="Slots, though others have them.")
 
 
 class Report(BaseModel):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.governor.deciding.policies.smartfill import smartfill
+from evenload.governor.deciding.state import Team
 from evenload.governor.governing.cycle import run_cycle
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Job, Wish
@@ -72,7 +73,10 @@ def test_what_was_written_is_read_as_it_was(seed: int) -> None:
     assert decoded(dict(encoded(records))) == (records, [])
 
 
-@given(seed=st.integers(0, 2**32), key=st.sampled_from([b"job:a", b"kind:k", b"cluster", b"x", b"\xff"]))
+@given(
+    seed=st.integers(0, 2**32),
+    key=st.sampled_from([b"job:a", b"kind:k", b"team:t", b"cluster", b"x", b"\xff"]),
+)
 def test_whatever_stands_there_hides_only_itself(seed: int, key: bytes) -> None:
     chance = random.Random(seed)
     good = Job(
@@ -82,7 +86,8 @@ def test_whatever_stands_there_hides_only_itself(seed: int, key: bytes) -> None:
         since_s=1.0,
     )
     kind = Kind().with_speed(2, good.stint_id, 10.0).with_resize(3.0)
-    stored = dict(encoded(Records({"a": good, "b": _named(good, "b")}, {"k": kind}, "c")))
+    jobs = {"a": good, "b": _named(good, "b")}
+    stored = dict(encoded(Records(jobs, {"k": kind}, "c", teams={"t": Team(limit=4, guarantee=2)})))
     document = json.loads(stored.get(key, b"{}"))
     for _ in range(chance.randint(1, 3)):
         document = _spoiled(document, chance)

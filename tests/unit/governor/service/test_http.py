@@ -155,6 +155,22 @@ def test_a_page_of_somebody_elses_changes_nothing(site: Site) -> None:
     assert status == 421
 
 
+def test_a_team_has_no_more_than_its_limit_from_when_that_is_set(site: Site) -> None:
+    wait_for(lambda: site.ask("GET", "/v1/jobs/a")[1]["state"] == "running")
+    assert site.ask("GET", "/v1/teams")[1]["teams"]["default"] == {
+        "limit": None,
+        "guarantee": 0,
+        "slots": 2,
+        "jobs": 2,
+        "waiting": 1,
+    }
+    assert site.ask("PUT", "/v1/teams/default", {"limit": 1, "guarantee": 1})[0] == 200
+    wait_for(lambda: site.ask("GET", "/v1/teams")[1]["teams"]["default"]["slots"] < 2)
+    status, refused = site.ask("PUT", "/v1/teams/x", {"limit": 1, "guarantee": 2})
+    assert (status, refused["error"]) == (400, "a team is guaranteed from 0 slots to its limit (1), not 2")
+    assert site.ask("PUT", "/v1/teams/-", {"limit": 1})[0] == 400
+
+
 def test_the_policy_is_swapped_or_only_tried(site: Site) -> None:
     assert site.ask("GET", "/v1/policy")[1]["policy"] == "fifo"
     status, tried = site.ask("PUT", "/v1/policy?preview=1", {"policy": "equi"})
