@@ -15,7 +15,7 @@ EXTRAS_BY_PACKAGE: Final = {
     "kafka": ("measure", "load", "reader", "train", "collector", "governor"),
     "numpy": ("measure", "load", "reader", "train", "collector", "governor"),
     "scipy": ("measure", "load", "collector"),
-    "prometheus_client": ("measure", "load", "collector"),
+    "prometheus_client": ("measure", "load", "collector", "governor"),
     "crc32c": ("load", "reader", "train", "governor"),
     "pyarrow": ("load", "reader", "train", "governor"),
     "stamina": ("load", "reader", "train", "governor"),

@@ -108,6 +108,11 @@ class Governor:
         return self._due_s
 
     @property
+    def num_slots(self) -> int:
+        """Slots that jobs can have, as far as the engine was seen."""
+        return self._num_slots
+
+    @property
     def num_free(self) -> int:
         """Slots that no job holds, as far as the engine was seen; below 0 where slots were lost."""
         return self._num_slots - sum(job.size for job in self._jobs.values())

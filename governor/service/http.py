@@ -11,6 +11,7 @@
 | `GET /v1/teams`, `PUT /v1/teams/T` | what teams have; their limits and guarantees |
 | `GET /v1/policy`, `PUT /v1/policy` | what decides; another; `?preview=1`: what that would change |
 | `GET /v1/decisions?since=S` | what was decided after S (seconds since 1970), and why; at most 1,000 |
+| `GET /metrics` | for Prometheus |
 | `GET /healthz`, `GET /readyz` | the process lives; it governs, and its cluster answers |
 
 Where there are tokens, a request shows one as `Authorization: Bearer TOKEN`; all but the last two need it.
@@ -29,6 +30,8 @@ from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ValidationError
 
 from evenload.dataset_catalog.catalog import Catalog
@@ -43,6 +46,7 @@ from evenload.governor.governing.jobs import DEFAULT_TEAM, Job, Wish
 from evenload.governor.governing.loop import Governing
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import plain_wish_of, wish_of
+from evenload.governor.service.instruments import GovernorInstruments
 from evenload.governor.service.tokens import Caller, Right, Tokens, check, check_team
 from evenload.governor.service.wire import (
     TEAM,
@@ -99,6 +103,8 @@ class GovernorHttp:
         self._governing, self._reports = governing, reports
         self._connection, self._log_of, self._device = connection, log_of, device
         self._tokens, self._hosts = tokens, frozenset(allowed_hosts)
+        self._registry = CollectorRegistry()
+        self._registry.register(GovernorInstruments(governing))
         self._bodies = Bodies(BODY_BYTES_MAX, BODY_WAIT_S)
 
     def app(self) -> web.Application:
@@ -121,6 +127,7 @@ class GovernorHttp:
                 web.put("/v1/teams/{team}", self._set_team),
                 web.get("/v1/policy", self._policy),
                 web.put("/v1/policy", self._set_policy),
+                web.get("/metrics", self._metrics),
                 web.get("/healthz", self._health),
                 web.get("/readyz", self._readiness),
             ]
@@ -352,6 +359,11 @@ class GovernorHttp:
     def _policy_document(self) -> dict[str, Any]:
         name, policy = self._governing.policy or (None, None)
         return {"policy": name, "fault": getattr(policy, "fault", None), "known": list(known_policies())}
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.READ)
+        text = await asyncio.to_thread(generate_latest, self._registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

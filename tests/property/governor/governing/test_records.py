@@ -21,6 +21,7 @@ from evenload.governor.governing.records import Records, decoded, encoded
 from evenload.governor.simulating.simulation import Costs, SimulatedEngine, Submission
 from evenload.governor.testing import MemoryJournal, make_curve
 
+KEYS = [b"job:a", b"kind:k", b"team:t", b"cluster", b"x", b"\xff"]
 HOSTILE: list[Any] = [
     None,
     True,
@@ -73,10 +74,7 @@ def test_what_was_written_is_read_as_it_was(seed: int) -> None:
     assert decoded(dict(encoded(records))) == (records, [])
 
 
-@given(
-    seed=st.integers(0, 2**32),
-    key=st.sampled_from([b"job:a", b"kind:k", b"team:t", b"cluster", b"x", b"\xff"]),
-)
+@given(seed=st.integers(0, 2**32), key=st.sampled_from(KEYS))
 def test_whatever_stands_there_hides_only_itself(seed: int, key: bytes) -> None:
     chance = random.Random(seed)
     good = Job(

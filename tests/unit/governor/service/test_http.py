@@ -171,6 +171,21 @@ def test_a_team_has_no_more_than_its_limit_from_when_that_is_set(site: Site) -> 
     assert site.ask("PUT", "/v1/teams/-", {"limit": 1})[0] == 400
 
 
+def test_prometheus_is_told_what_there_is_and_what_is_wrong(site: Site) -> None:
+    wait_for(lambda: site.ask("GET", "/v1/jobs/a")[1]["state"] == "running")
+    _, told = site.ask("GET", "/metrics")
+    values = dict(line.rsplit(" ", 1) for line in told.splitlines() if not line.startswith("#"))
+    assert values["evenload_governor_slots"] == "4.0"
+    assert values["evenload_governor_slots_held"] == "2.0"
+    assert values['evenload_governor_jobs{state="running"}'] == "1.0"
+    assert values['evenload_governor_jobs{state="waiting"}'] == "1.0"
+    assert values['evenload_governor_team_slots_held{team="default"}'] == "2.0"
+    assert values["evenload_governor_stints_total"] == "1.0"
+    assert values["evenload_governor_cluster_reachable"] == "1.0"
+    site.governing.close()
+    assert "evenload_governor_slots " not in site.ask("GET", "/metrics")[1]
+
+
 def test_the_policy_is_swapped_or_only_tried(site: Site) -> None:
     assert site.ask("GET", "/v1/policy")[1]["policy"] == "fifo"
     status, tried = site.ask("PUT", "/v1/policy?preview=1", {"policy": "equi"})

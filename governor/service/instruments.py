@@ -1,0 +1,79 @@
+"""What Prometheus is told: slots, jobs by state, what teams hold, what keeps a governor from governing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from evenload.governor.errors import GovernorError
+from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.loop import Governing
+from evenload.governor.service.wire import state_of
+
+STATES = ("waiting", "starting", "running", "stopping", "held", "finished", "failed", "cancelled")
+
+
+class GovernorInstruments(Collector):
+    """Reads a governor when it is scraped. From any thread."""
+
+    def __init__(self, governing: Governing) -> None:
+        self._governing = governing
+
+    def describe(self) -> list[Metric]:
+        """Nothing before the first scrape, which would have to wait for the governor."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All of it; without a governor only that there is none."""
+        governing = self._governing
+        yield _gauge(
+            "evenload_governor_cluster_reachable",
+            "Whether the cluster answered when it was last looked at.",
+            0.0 if governing.unreachable else 1.0,
+        )
+        yield _gauge(
+            "evenload_governor_damaged_records",
+            "Records of the journal that could not be understood.",
+            len(governing.damaged),
+        )
+        policy = governing.policy[1] if governing.policy else None
+        yield _gauge(
+            "evenload_governor_policy_put_aside",
+            "Whether another policy decides, as the one that was set misbehaved.",
+            1.0 if getattr(policy, "fault", None) else 0.0,
+        )
+        try:
+            yield from governing.ask(lambda governor, _: list(_of(governor)))
+        except (GovernorError, TimeoutError):
+            return
+
+
+def _of(governor: Governor) -> Iterator[Metric]:
+    yield _gauge("evenload_governor_slots", "Slots that jobs of the governor can have.", governor.num_slots)
+    held = sum(job.size for job in governor.jobs.values())
+    yield _gauge("evenload_governor_slots_held", "Slots that jobs hold.", held)
+    states = Counter(state_of(job) for job in (*governor.jobs.values(), *governor.ended.values()))
+    jobs = GaugeMetricFamily("evenload_governor_jobs", "Jobs by state.", labels=["state"])
+    for state in STATES:
+        jobs.add_metric([state], states[state])
+    yield jobs
+    by_team: Counter[str] = Counter()
+    for job in governor.jobs.values():
+        by_team[job.wish.team] += job.size
+    teams = GaugeMetricFamily(
+        "evenload_governor_team_slots_held", "Slots that a team holds.", labels=["team"]
+    )
+    for team, num_slots in sorted(by_team.items()):
+        teams.add_metric([team], num_slots)
+    yield teams
+    stints = CounterMetricFamily("evenload_governor_stints", "Stints that were ordered.")
+    every = (*governor.jobs.values(), *governor.ended.values())
+    stints.add_metric([], sum(job.stint for job in every))
+    yield stints
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=value)
