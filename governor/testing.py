@@ -78,7 +78,11 @@ class MemoryJournal:
     def write(self, changes: Records) -> None:
         """Puts what has changed in place of what stood there."""
         self._kept = Records(
-            {**self._kept.jobs, **changes.jobs},
+            {
+                job_id: job
+                for job_id, job in {**self._kept.jobs, **changes.jobs}.items()
+                if job_id not in changes.forgotten
+            },
             {**self._kept.kinds, **changes.kinds},
             changes.cluster_id or self._kept.cluster_id,
             changes.policy or self._kept.policy,

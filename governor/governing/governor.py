@@ -31,6 +31,8 @@ from evenload.governor.governing.records import NOTHING, Decision, Records
 TICK_S = 60.0  # between decisions where nothing happens
 REACTION_S = 0.5  # from an event to a decision: what comes together is decided together
 START_UNSEEN_MAX_S = 120.0  # a start that isn't seen by then has failed
+ENDED_KEPT_S = 30 * 86_400.0  # a job that has ended can be looked at, and submitted again without effect,
+ENDED_MAX = 10_000  # while there are no more than this
 DECISIONS_MAX = 1000  # that are remembered
 GUESS_S = 600.0  # what a job is taken to last while nothing was measured of its kind
 
@@ -89,6 +91,7 @@ class Governor:
         self._changed_policy: str | None = None
         self._changed_decision: Decision | None = None
         self._changed_teams: dict[str, Team] = {}
+        self._forgotten: list[str] = []
         self._policy_name = policy_name
         self.teams = dict(records.teams)
 
@@ -284,9 +287,21 @@ class Governor:
                 notes=self.notes,
             )
             self.decisions.append(made)
+        self._forget(now_s)
         later = [job.not_before_s for job in self._jobs.values() if job.not_before_s > now_s]
         self._due_s = min([now_s + TICK_S, *later])
         self._order(now_s)
+
+    def _forget(self, now_s: float) -> None:
+        """Lets go of jobs that ended long ago, or of the oldest where there are very many."""
+        by_end = sorted(self._ended.values(), key=lambda job: job.ended_s)
+        num_over = max(0, len(by_end) - ENDED_MAX)
+        for place, job in enumerate(by_end):
+            if place >= num_over and now_s - job.ended_s <= ENDED_KEPT_S:
+                break
+            del self._ended[job.job_id]
+            self._changed_jobs.pop(job.job_id, None)
+            self._forgotten.append(job.job_id)
 
     def state(self, now_s: float) -> ClusterState:
         """What there is to decide about now."""
@@ -338,8 +353,9 @@ class Governor:
             self._changed_policy,
             self._changed_decision,
             self._changed_teams,
+            tuple(self._forgotten),
         )
-        self._changed_teams = {}
+        self._changed_teams, self._forgotten = {}, []
         self._changed_jobs, self._changed_kinds = {}, {}
         self._changed_cluster_id = self._changed_policy = self._changed_decision = None
         return changes

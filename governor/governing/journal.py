@@ -55,7 +55,7 @@ HEARTBEAT_S: Final = 5.0
 SILENT_S: Final = 15.0  # a governor of which nobody knows whether it lives, and that says nothing, is dead
 _TRANSACTION_TIMEOUT_S: Final = 10.0
 
-_Entry = tuple[str, bytes | None, bytes]  # topic, key, value
+_Entry = tuple[str, bytes | None, bytes | None]  # topic, key, value
 
 
 class KafkaJournal:
@@ -185,7 +185,7 @@ class KafkaJournal:
             self._writer.begin()
             for topic, key, value in entries:
                 self._writer.write(topic, value, partition=PARTITION, num_samples=0, key=key)
-            self._writer.commit(num_bytes=sum(len(value) for _, _, value in entries))
+            self._writer.commit(num_bytes=sum(len(value or b"") for _, _, value in entries))
         except ProducerFencedError as error:
             raise JournalTakenError from error
         except LoadError as error:

@@ -56,6 +56,7 @@ class Records(NamedTuple):
     policy: str | None = None  # that somebody has set; None: nobody has, or no news
     decision: Decision | None = None  # that changed something; None: no news
     teams: Mapping[str, Team] = MappingProxyType({})  # of which something was set
+    forgotten: tuple[str, ...] = ()  # jobs that ended long ago, and are kept no more
 
 
 NOTHING = Records({}, {}, None)
@@ -63,8 +64,10 @@ _JOB, _KIND, _TEXT = TypeAdapter(Job), TypeAdapter(Kind), TypeAdapter(str)
 _DECISION, _TEAM = TypeAdapter(Decision), TypeAdapter(Team)
 
 
-def encoded(records: Records) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values."""
+def encoded(records: Records) -> Iterator[tuple[bytes, bytes | None]]:
+    """Keys and values; None takes away what stood there."""
+    for job_id in records.forgotten:
+        yield f"job:{job_id}".encode(), None
     for job_id, job in records.jobs.items():
         yield f"job:{job_id}".encode(), _JOB.dump_json(job)
     for kind_id, kind in records.kinds.items():

@@ -220,15 +220,23 @@ class SimulatedEngine:
 
 
 class _Watched:
-    """A journal that keeps nothing, as nobody begins anew, and tells who got or lost slots."""
+    """A journal that keeps nothing, as nobody begins anew, and tells who got or lost slots.
+
+    Attributes:
+        ended: Jobs that have ended, in this order.
+    """
 
     def __init__(self, engine: SimulatedEngine, tell: Callable[[float, str, int], None] | None) -> None:
         self._engine, self._tell = engine, tell
         self._sizes: dict[str, int] = {}
+        self.ended: list[Job] = []
 
     def write(self, changes: Records) -> None:
         """Tells what has changed."""
-        for job in changes.jobs.values() if self._tell else ():
+        for job in changes.jobs.values():
+            if job.ending:
+                self._engine.forget(job.job_id)
+                self.ended.append(job)
             if self._tell and job.size != self._sizes.get(job.job_id, 0):
                 self._sizes[job.job_id] = job.size
                 self._tell(self._engine.now_s, job.job_id, job.size)
@@ -267,7 +275,6 @@ def simulate(
     journal = _Watched(engine, on_resize)
     kinds = {} if is_learning else {job.wish.kind: _known(job, costs) for job in workload if not job.is_plain}
     governor = Governor(policy, wait_max_s=wait_max_s, records=Records({}, kinds, None))
-    ended: list[Ended] = []
     by_id = {job.job_id: job for job in workload}
     now_s = idle_since_s = workload[0].submitted_s if workload else 0.0
     patience_s = wait_max_s if wait_max_s < math.inf else 0.0
@@ -281,14 +288,11 @@ def simulate(
             engine.add(coming[-1])
             governor.submit(coming.pop().wish, now_s)
         run_cycle(governor, journal, engine, now_s)
-        for job_id in list(governor.ended)[len(ended) :]:
-            engine.forget(job_id)
-            ended.append(_ended(by_id[job_id], governor.ended[job_id]))
         if coming or any(job.phase is not Phase.WAITING for job in governor.jobs.values()):
             idle_since_s = now_s
         elif now_s - idle_since_s > patience_s + 2 * TICK_S:
             raise StuckError(tuple(governor.jobs), num_slots)
-    return ended
+    return [_ended(by_id[job.job_id], job) for job in journal.ended]
 
 
 def _known(job: Submission, costs: Costs) -> Kind:

@@ -11,7 +11,7 @@ from evenload.governor.deciding.state import Policy
 from evenload.governor.errors import EngineUnreachableError, JobConflictError, JobUnknownError
 from evenload.governor.governing.cycle import run_cycle
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
-from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.governor import ENDED_KEPT_S, Governor
 from evenload.governor.governing.jobs import Ending, Job, Wish
 from evenload.governor.governing.orders import Phase
 from evenload.governor.governing.records import Records
@@ -190,6 +190,18 @@ def test_while_the_engine_cant_be_reached_requests_are_written_down_and_nothing_
     assert site.cycle(60.0) == "no answer from 10.0.0.1"
     assert site.written[0].jobs["a"].wanted == 0
     assert not site.governor.orders().starts
+
+
+def test_a_job_that_ended_long_ago_is_forgotten() -> None:
+    site = Site()
+    site.submit("a")
+    site.go_on(200.0)
+    site.submit("b", samples=1e9)
+    site.go_on(200.0 + ENDED_KEPT_S - 200.0)
+    assert site.job("a").ending is Ending.FINISHED
+    site.go_on(400.0 + ENDED_KEPT_S)
+    assert "a" not in site.governor.ended
+    assert [records.forgotten for records in site.written if records.forgotten] == [("a",)]
 
 
 def test_a_stint_that_nobody_knows_of_is_stopped() -> None:
