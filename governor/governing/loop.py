@@ -29,8 +29,7 @@ from evenload.governor.governing.governor import DECISIONS_MAX, Governor
 from evenload.governor.governing.orders import Phase
 from evenload.governor.governing.records import Decision, Records
 
-LOOK_S: Final = 3.0  # at the latest, the engine is looked at again,
-LOOK_SOON_S: Final = 1.0  # and while something is on its way
+LOOK_S: Final = 3.0
 _OPEN_AGAIN_MIN_S, _OPEN_AGAIN_MAX_S = 1.0, 30.0
 
 T = TypeVar("T")
@@ -77,6 +76,7 @@ class Governing:
         policies: A policy of a name; raises PolicyError where there is none.
         policy: The name of the one that decides; None: that somebody has set, else the default.
         wait_max_s: As `decide` takes it.
+        look_s: The engine is looked at again after so long, or a third of it while something is on its way.
         wall_s: Seconds since 1970, asked once: from then on time goes by `clock`, which nobody sets.
         clock: Monotonic seconds.
 
@@ -96,16 +96,18 @@ class Governing:
         policy: str | None = None,
         *,
         wait_max_s: float = math.inf,
+        look_s: float = LOOK_S,
         wall_s: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal, self._engine = journal, engine
         self._policies, self._policy, self._wait_max_s = policies, policy, wait_max_s
-        self._clock = clock
+        self._look_s, self._clock = look_s, clock
         self._offset_s = wall_s() - clock()
         self._changed = threading.Condition()
         self._requests: list[tuple[Callable[[Governor, float], Any], Future[Any]]] = []
         self._is_closing = False
+        self._looked_s = -math.inf  # when the last cycle ended, by the clock
         self.policy: tuple[str, ClosablePolicy] | None = None
         self.damaged: list[RecordError] = []
         self.unreachable: str | None = None
@@ -206,6 +208,7 @@ class Governing:
             records=records,
             decisions=decisions,
         )
+        self._looked_s = -math.inf
         if name != records.policy:
             governor.set_policy(name, policy, self.now_s())
         self.policy = name, policy
@@ -226,7 +229,11 @@ class Governing:
                 self.policy[1].close()
             self.policy = name, policy
 
-        self.ask(set_it)
+        try:
+            self.ask(set_it)
+        except BaseException:
+            policy.close()
+            raise
 
     def preview(self, name: str) -> dict[str, tuple[int, int]]:
         """What another policy would change now.
@@ -248,7 +255,7 @@ class Governing:
                 requests, self._requests = self._requests, []
             answers = [(answer, _answered(request, governor, self.now_s())) for request, answer in requests]
             try:
-                unreachable = run_cycle(governor, self._journal, self._engine, self.now_s())
+                unreachable = self._work(governor)
             except BaseException as error:
                 for answer, _ in answers:
                     answer.set_exception(error)
@@ -265,15 +272,26 @@ class Governing:
                 else:
                     answer.set_exception(refusal)
 
+    def _work(self, governor: Governor) -> str | None:
+        """A cycle if it is time for one; else only what was asked for is written down."""
+        if self._wait_s(governor) > 0:
+            self._journal.write(governor.take_changes())
+            return self.unreachable
+        unreachable = run_cycle(governor, self._journal, self._engine, self.now_s())
+        self._looked_s = self._clock()
+        return unreachable
+
     def _wait_s(self, governor: Governor) -> float:
+        """Until the next cycle."""
+        since_s = self._clock() - self._looked_s
         if self.unreachable:
-            return LOOK_S  # a decision that is due stays due
+            return max(0.0, self._look_s - since_s)  # a decision that is due stays due
         is_moving = any(
             job.phase in (Phase.STARTING, Phase.STOPPING) or job.wanted != job.size
             for job in governor.jobs.values()
         )
-        look_s = LOOK_SOON_S if is_moving else LOOK_S
-        return max(0.0, min(look_s, governor.due_s - self.now_s()))
+        look_s = self._look_s / 3 if is_moving else self._look_s
+        return max(0.0, min(look_s - since_s, governor.due_s - self.now_s()))
 
 
 def _answered(

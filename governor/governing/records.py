@@ -120,7 +120,7 @@ def encoded_decision(decision: Decision) -> bytes:
 def decoded_decision(value: bytes) -> Decision | None:
     """What was kept; None: it can't be understood, and is worth no more than its absence."""
     try:
-        return _DECISION.validate_json(value)
+        return _DECISION.validate_json(value) if len(value) <= _RECORD_BYTES_MAX else None
     except ValueError:
         return None
 

@@ -146,7 +146,8 @@ class RayJobs:
         return str(answer.json()["session_name"])
 
     def _num_slots(self, own_ids: set[str]) -> int:
-        nodes = self._list(StateResource.NODES, ("state", "=", "ALIVE"))
+        # An answer that isn't whole would look as if slots were lost, and jobs would be stopped for it.
+        nodes = self._list(StateResource.NODES, ("state", "=", "ALIVE"), is_whole=True)
         total = sum(node["resources_total"].get(self._slot, 0.0) for node in nodes)
         self._held_by_others.append(self._others(own_ids))
         return max(0, int(total - min(self._held_by_others)))
@@ -166,9 +167,11 @@ class RayJobs:
                     held += (each.get("required_resources") or {}).get(self._slot, 0.0)
         return held
 
-    def _list(self, resource: StateResource, where: tuple[str, str, str]) -> list[Any]:
+    def _list(
+        self, resource: StateResource, where: tuple[str, str, str], *, is_whole: bool = False
+    ) -> list[Any]:
         options = ListApiOptions(limit=_LIST_MAX, timeout=_TIMEOUT_S, filters=[where], detail=True)
-        return list(self._state.list(resource, options=options, raise_on_missing_output=False))
+        return list(self._state.list(resource, options=options, raise_on_missing_output=is_whole))
 
 
 def stint_of(metadata: Mapping[str, str] | None, owner: str) -> StintId | None:

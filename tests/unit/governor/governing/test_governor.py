@@ -9,9 +9,10 @@ from evenload.governor.deciding.policies.elastic import elastic_fifo
 from evenload.governor.deciding.policies.rigid import fifo
 from evenload.governor.deciding.state import Policy
 from evenload.governor.errors import EngineUnreachableError, JobConflictError, JobUnknownError
+from evenload.governor.governing import governor
 from evenload.governor.governing.cycle import run_cycle
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
-from evenload.governor.governing.governor import ENDED_KEPT_S, Governor
+from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Ending, Job, Wish
 from evenload.governor.governing.orders import Phase
 from evenload.governor.governing.records import Records
@@ -192,14 +193,15 @@ def test_while_the_engine_cant_be_reached_requests_are_written_down_and_nothing_
     assert not site.governor.orders().starts
 
 
-def test_a_job_that_ended_long_ago_is_forgotten() -> None:
+def test_a_job_that_ended_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(governor, "ENDED_KEPT_S", 1000.0)
     site = Site()
     site.submit("a")
     site.go_on(200.0)
     site.submit("b", samples=1e9)
-    site.go_on(200.0 + ENDED_KEPT_S - 200.0)
+    site.go_on(1000.0)
     assert site.job("a").ending is Ending.FINISHED
-    site.go_on(400.0 + ENDED_KEPT_S)
+    site.go_on(1400.0)
     assert "a" not in site.governor.ended
     assert [records.forgotten for records in site.written if records.forgotten] == [("a",)]
 

@@ -52,7 +52,7 @@ class MoodyJournal(MemoryJournal):
 class Site:
     def __init__(self) -> None:
         self.journal, self.engine = MoodyJournal(), StillEngine(4)
-        self.governing = Governing(self.journal, self.engine, governing_policy)
+        self.governing = Governing(self.journal, self.engine, governing_policy, look_s=0.03)
         self.governing.start()
 
     def submit(self) -> Job:
@@ -110,6 +110,8 @@ def test_when_another_has_taken_the_journal_nothing_is_done_any_more(site: Site)
 def test_while_the_cluster_doesnt_answer_requests_are_taken_and_it_is_said(site: Site) -> None:
     site.engine.unreachable = "no answer from 10.0.0.1"
     site.submit()
+    while site.governing.unreachable is None:
+        site.governing.ask(lambda *_: None)
     assert site.governing.unreachable == "no answer from 10.0.0.1"
     site.engine.unreachable = None
     site.wait_for_phase(Phase.RUNNING)
@@ -125,7 +127,7 @@ def test_a_policy_that_was_set_decides_after_the_next_start_too(site: Site) -> N
         site.governing.set_policy("magic")
     site.governing.close()
     assert site.journal.read().policy == "fifo"
-    successor = Governing(site.journal, site.engine, governing_policy)
+    successor = Governing(site.journal, site.engine, governing_policy, look_s=0.03)
     successor.start()
     successor.ask(lambda *_: None)
     assert name_of(successor) == "fifo"
@@ -135,7 +137,7 @@ def test_a_policy_that_was_set_decides_after_the_next_start_too(site: Site) -> N
 def test_where_a_policy_is_gone_the_simplest_elastic_one_decides(site: Site) -> None:
     site.governing.close()
     site.journal.write(Records({}, {}, None, "uninstalled"))
-    successor = Governing(site.journal, site.engine, governing_policy)
+    successor = Governing(site.journal, site.engine, governing_policy, look_s=0.03)
     successor.start()
     successor.ask(lambda *_: None)
     assert name_of(successor) == "elastic_fifo"

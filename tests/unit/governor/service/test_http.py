@@ -36,7 +36,7 @@ class Site:
     def __init__(self) -> None:
         self.tokens = Tokens(None)
         self.engine = StillEngine(4)
-        self.governing = Governing(MemoryJournal(), self.engine, governing_policy, "fifo")
+        self.governing = Governing(MemoryJournal(), self.engine, governing_policy, "fifo", look_s=0.03)
         self.governing.start()
         self.reports = Reports(lambda: 0.0)
         self.governing.ask(lambda governor, now_s: governor.submit(WISH, now_s))
@@ -262,7 +262,7 @@ def test_a_file_of_tokens_that_says_something_else_is_refused(tmp_path: Path, co
 def test_it_is_ready_while_it_governs_and_its_cluster_answers(site: Site) -> None:
     assert site.ask("GET", "/readyz") == (200, "ok\n")
     site.engine.unreachable = "no answer from 10.0.0.1"
-    site.governing.ask(lambda *_: None)
+    wait_for(lambda: site.ask("GET", "/readyz")[0] == 503)
     assert site.ask("GET", "/readyz") == (503, {"error": "no answer from 10.0.0.1"})
     site.governing.close()
     assert site.ask("GET", "/readyz") == (503, {"error": "the governor has ended"})
