@@ -14,7 +14,7 @@ from benchmarks.results import write_json, write_svg
 from evenload.governor.deciding.plugins import DEFAULT
 from evenload.governor.deciding.policies.rigid import las
 from evenload.governor.simulating.metrics import Figures, figures_of
-from evenload.governor.simulating.simulation import simulate
+from evenload.governor.simulating.simulation import Costs, simulate
 
 FIGURES = Figures(
     mean_s=1000.0,
@@ -52,7 +52,7 @@ def test_las_ends_as_in_the_simulator_of_polluxs_authors(shared_test_data: Path)
     means = []
     for number in range(1, 9):
         workload = pollux_workload(shared_test_data / "traces", 1.0, number)
-        means.append(figures_of(simulate(workload, las, num_slots=64, resize_cost_s=30.0), 64).mean_s)
+        means.append(figures_of(simulate(workload, las, num_slots=64, costs=Costs(start_s=30.0)), 64).mean_s)
     assert sum(means) / 8 == pytest.approx(4038, rel=0.12)
 
 
