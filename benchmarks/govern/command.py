@@ -9,21 +9,42 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich.console import Console
 
-from benchmarks.govern.report import Row, document, draw, misses, table_of
+from benchmarks.govern.report import Row, conditions_table, document, draw, misses, table_of
 from benchmarks.govern.workloads import LOADS, pollux_workload
 from benchmarks.records import data_folder
 from benchmarks.results import keep, results_option, tell_misses
-from evenload.governor.deciding.plugins import DEFAULT, GuardedPolicy, known_policies, load_policy
+from evenload.governor.deciding.plugins import DEFAULT, FALLBACK, GuardedPolicy, known_policies, load_policy
 from evenload.governor.simulating.bound import mean_completion_bound
 from evenload.governor.simulating.metrics import figures_of
 from evenload.governor.simulating.simulation import Costs, simulate
 
 NUM_SLOTS = 64
+LOST_AT_S = 4 * 3600.0
 RESIZE_COST_S = 15.0
+
+
+class Condition(NamedTuple):
+    """Something other than what is judged."""
+
+    name: str
+    costs: Costs = Costs(start_s=RESIZE_COST_S)
+    is_learning: bool = False
+
+
+# What else may be: at load 1, under the default and the simplest elastic rule.
+CONDITIONS = (
+    Condition("resizes are free", Costs(start_s=0.0)),
+    Condition("resizes take 60 s", Costs(start_s=60.0)),
+    Condition("speeds are learned", is_learning=True),
+    Condition(
+        "1 % of starts fail, a node of 4 is lost", Costs(failed_starts=0.01, slots_from=((LOST_AT_S, 60),))
+    ),
+)
 WAIT_MAX_S = 600.0  # under the default policy; under others nobody is owed a turn
 
 
@@ -60,5 +81,26 @@ def govern(quick: bool, folder: Path | None) -> None:
                         raise click.ClickException(policy.fault)
                     rows.append(Row(load, number, name, bound_s, figures_of(ended, NUM_SLOTS)))
             console.print(table_of([row for row in rows if row.load == load]))
-    keep(document(rows), lambda: draw(rows), folder, is_whole=not quick)
+        under = [row for condition in CONDITIONS for row in _under(condition, data / "traces", quick=quick)]
+    console.print(conditions_table(under))
+    keep(document(rows, under), lambda: draw(rows), folder, is_whole=not quick)
     tell_misses(console, misses(rows), is_judged=not quick)
+
+
+def _under(condition: Condition, traces: Path, *, quick: bool) -> list[Row]:
+    """All workloads of load 1 under another condition."""
+    rows = []
+    for number in range(1, 2 if quick else 9):
+        workload = pollux_workload(traces, 1.0, number)
+        for name in (DEFAULT, FALLBACK):
+            ended = simulate(
+                workload,
+                load_policy(name),
+                num_slots=NUM_SLOTS,
+                costs=condition.costs,
+                wait_max_s=WAIT_MAX_S if name == DEFAULT else math.inf,
+                is_learning=condition.is_learning,
+            )
+            figures = figures_of(ended, NUM_SLOTS)
+            rows.append(Row(1.0, number, name, math.nan, figures, condition.name))
+    return rows

@@ -31,6 +31,7 @@ class Row:
     policy: str
     bound_s: float
     figures: Figures
+    condition: str = ""  # other than what is judged
 
 
 def mean_s(rows: Sequence[Row], load: float, policy: str) -> float:
@@ -77,6 +78,18 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
+def conditions_table(rows: Sequence[Row]) -> Table:
+    """Means over the workloads of load 1 under other conditions, which are not judged."""
+    table = Table(box=None, pad_edge=False, title="load 1, mean s where ...", title_justify="left")
+    policies = sorted({row.policy for row in rows})
+    for column in ("", *policies):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    for condition in dict.fromkeys(row.condition for row in rows):
+        of = [row for row in rows if row.condition == condition]
+        table.add_row(condition, *(f"{mean_s(of, 1.0, policy):,.0f}" for policy in policies))
+    return table
+
+
 def misses(rows: Sequence[Row]) -> list[str]:
     """The goals that the default policy missed."""
     found = []
@@ -103,7 +116,7 @@ def _mean(rows: Sequence[Row], what: str, policy: str) -> float:
     return mean(float(getattr(row.figures, what)) for row in rows if (row.load, row.policy) == (1.0, policy))
 
 
-def document(rows: Sequence[Row]) -> dict[str, Any]:
+def document(rows: Sequence[Row], under: Sequence[Row] = ()) -> dict[str, Any]:
     """All of it, for `results.write_json`."""
     return {
         "benchmark": "govern",
@@ -115,17 +128,14 @@ def document(rows: Sequence[Row]) -> dict[str, Any]:
             "makespan_over_elastic_fifo_max": MAKESPAN_MAX,
             "p99_over_elastic_fifo_max": P99_MAX,
         },
-        "runs": [
-            {
-                "load": row.load,
-                "workload": row.workload,
-                "policy": row.policy,
-                "bound_s": round(row.bound_s, 1),
-            }
-            | {name: round(value, 3) for name, value in asdict(row.figures).items()}
-            for row in rows
-        ],
+        "runs": [{"bound_s": round(row.bound_s, 1)} | _run(row) for row in rows],
+        "other_conditions": [{"condition": row.condition} | _run(row) for row in under],
     }
+
+
+def _run(row: Row) -> dict[str, Any]:
+    figures = {name: round(value, 3) for name, value in asdict(row.figures).items()}
+    return {"load": row.load, "workload": row.workload, "policy": row.policy, **figures}
 
 
 def draw(rows: Sequence[Row]) -> Figure:

@@ -5,12 +5,15 @@ What is ordered was written down before, so a crash in between leaves records th
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from evenload.governor.errors import EngineUnreachableError
 from evenload.governor.governing.engine import Engine
-from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.governor import Governor, Orders
 from evenload.governor.governing.records import Records
+
+FAULTS_MAX: Final = 3  # orders of one cycle that could not be given
 
 
 class Journal(Protocol):
@@ -54,11 +57,20 @@ def run_cycle(governor: Governor, journal: Journal, engine: Engine, now_s: float
     if orders.strays:
         # One that was fenced and doesn't know it yet knows nothing of what its successor starts.
         journal.prove()
-    try:
-        for stint_id in (*orders.stops, *orders.strays):
-            engine.stop(stint_id)
-        for stint in orders.starts:
-            engine.start(stint)
-    except EngineUnreachableError as error:
-        return str(error)  # the next cycle orders again what isn't seen
-    return None
+    return _give(orders, engine)
+
+
+def _give(orders: Orders, engine: Engine) -> str | None:
+    """Gives all orders; says why some could not be given. The next cycle gives again what isn't seen."""
+    faults: list[str] = []
+    calls = [partial(engine.stop, stint_id) for stint_id in (*orders.stops, *orders.strays)]
+    calls += [partial(engine.start, stint) for stint in orders.starts]
+    for call in calls:
+        try:
+            call()
+        except EngineUnreachableError as error:
+            # One that the cluster doesn't take holds up no others; one that is gone isn't asked for long.
+            faults.append(str(error))
+            if len(faults) == FAULTS_MAX:
+                break
+    return faults[0] if faults else None

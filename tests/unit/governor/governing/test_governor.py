@@ -206,6 +206,26 @@ def test_a_job_that_ended_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     assert [records.forgotten for records in site.written if records.forgotten] == [("a",)]
 
 
+def test_an_order_that_the_cluster_doesnt_take_holds_up_no_others() -> None:
+    class Picky(SimulatedEngine):
+        def start(self, stint: Stint) -> None:
+            if stint.id.job_id == "a":
+                raise EngineUnreachableError("a can't be started")
+            super().start(stint)
+
+    site = Site(fifo, num_slots=8)
+    site.engine = Picky(8, USUAL)
+    site.submit("a")
+    site.submit("b")
+    site.cycle(0.0)
+    assert site.cycle(0.5) == "a can't be started"
+    site.go_on(30.0)
+    assert site.job("b").phase is Phase.RUNNING
+    assert site.job("a").phase is Phase.STARTING
+    site.go_on(1000.0)
+    assert site.job("a").num_fruitless > 1
+
+
 def test_a_stint_that_nobody_knows_of_is_stopped() -> None:
     site = Site()
     site.submit("a")
