@@ -40,7 +40,7 @@ setup: $(STAMP) ## the environment in .venv, exact versions from constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group test --editable '.[load,train,collector,local]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group test --editable '.[load,train,collector,governor,local]'
 	@touch $@
 
 check: setup ## format, lint, types, import directions
