@@ -42,6 +42,7 @@ from evenload.governor.governing.records import (
     writer_in,
 )
 from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.errors import KafkaConnectionError
 from evenload.kafka_plugin.config import LoaderConfig
 from evenload.kafka_plugin.errors import LoadError
 from evenload.kafka_plugin.transactional_writer import ProducerFencedError, TransactionalWriter
@@ -55,6 +56,7 @@ HEARTBEAT_S: Final = 5.0
 SILENT_S: Final = 15.0  # a governor of which nobody knows whether it lives, and that says nothing, is dead
 _TRANSACTION_TIMEOUT_S: Final = 10.0
 
+_FAILURES: Final = (CatalogError, KafkaConnectionError, LoadError)
 _Entry = tuple[str, bytes | None, bytes | None]  # topic, key, value
 
 
@@ -94,7 +96,7 @@ class KafkaJournal:
             )
             with TopicAdmin(self._connection, timeout_s=self._timeout_s) as admin:
                 found = admin.describe(JOBS_TOPIC)
-        except CatalogError as error:
+        except _FAILURES as error:
             raise JournalError(f"the journal can't be opened: {error}") from error
         if found is None:
             raise JournalError(f"topic {JOBS_TOPIC!r} was deleted just now")
@@ -125,7 +127,7 @@ class KafkaJournal:
             )
             stored = latest_records(self._connection, JOBS_TOPIC, timeout_s=self._timeout_s)
             found = decoded(stored)
-        except (CatalogError, LoadError) as error:
+        except _FAILURES as error:
             raise JournalError(f"the journal can't be opened: {error}") from error
         self._write([])
         return found
@@ -175,7 +177,7 @@ class KafkaJournal:
             ranges = {PARTITION: OffsetRange(max(start, end - 2 * num_max), end)}
             found = read_committed(self._connection, DECISIONS_TOPIC, ranges, timeout_s=self._timeout_s)
             read = [decoded_decision(record.value) for record in found if record.value is not None]
-        except CatalogError as error:
+        except _FAILURES as error:
             raise JournalError(f"earlier decisions can't be read: {error}") from error
         return [decision for decision in read if decision is not None][-num_max:]
 
