@@ -195,7 +195,7 @@ class GovernorUnreachableError(GovernorError):
 
     def __init__(self, url: str, reason: str) -> None:
         self.url, self.reason = url, reason
-        super().__init__(f"no governor answers at {url}: {reason}"[:600])
+        super().__init__(f"no governor answers at {url}: {reason[:500]}. Does `evenload governor` run?")
 
 
 class GovernorRefusedError(GovernorError):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from evenload.governor.deciding.plain_jobs import place_plain
+from evenload.governor.deciding.plain_jobs import fill_with_plain, place_plain
 from evenload.governor.deciding.stages import Notes, give_places, hold, is_owed_place, round_down, rounded
 from evenload.governor.deciding.state import ClusterState, Policy
 from evenload.governor.deciding.teams import keep_guarantees, keep_limits, room_in
@@ -27,8 +27,8 @@ def decide(
     held: Counter[str] = Counter()
     for job in state.plain:
         held[job.team] += plain[job.job_id]
-    state = replace(state, num_slots=state.num_slots - sum(plain.values()), plain=())
-    return _decide_runs(state, policy, held, wait_max_s, notes) | plain
+    runs = replace(state, num_slots=state.num_slots - sum(plain.values()), plain=())
+    return fill_with_plain(state, _decide_runs(runs, policy, held, wait_max_s, notes) | plain)
 
 
 def _decide_runs(

@@ -1,15 +1,17 @@
 """Which plain jobs run: those with one size, of which nobody knows what they have left.
 
-Together they have up to their part of all slots, by weight; where no runs are there, all of them. Stopped,
-such a job may lose all that it has done. So one that is to be kept stays whatever comes, any other for its
-turn, and then those go first that had little so far.
+Together they have up to their part of all slots, by weight, and what runs leave. Stopped, such a job may lose
+all that it has done. So one that is to be kept stays whatever comes, any other for its turn, and then those
+go first that had little so far.
 
 Source: the order is that of Tiresias' two queues (Gu et al., NSDI 2019).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 
 from evenload.governor.deciding.policies.dealing import TURN_S
 from evenload.governor.deciding.policies.rigid import LITTLE_SLOT_SECONDS
@@ -32,14 +34,39 @@ def place_plain(state: ClusterState, *, wait_max_s: float) -> dict[str, int]:
         stays = job.size and (job.is_kept or job.running_s < TURN_S)
         is_owed = not job.size and job.waiting_s >= wait_max_s
         num_held = state.num_slots - num_free
-        limit = state.teams[job.team].limit if job.team in state.teams else None
-        if limit is not None and held[job.team] + job.asked_size > limit and not (job.size and job.is_kept):
+        if job.asked_size > _room(state, job, held) and not (job.size and job.is_kept):
             continue
         if job.asked_size <= num_free and (stays or is_owed or num_held + job.asked_size <= share):
             sizes[job.job_id] = job.asked_size
             held[job.team] += job.asked_size
             num_free -= job.asked_size
     return sizes
+
+
+def fill_with_plain(state: ClusterState, sizes: Mapping[str, int]) -> dict[str, int]:
+    """What nobody takes goes to plain jobs that wait.
+
+    Args:
+        sizes: Of all jobs, as decided.
+    """
+    new = dict(sizes)
+    held: Counter[str] = Counter()
+    for each in state.all_jobs:
+        held[each.team] += new[each.job_id]
+    num_free = state.num_slots - sum(new.values())
+    for job in sorted(state.plain, key=lambda job: _place(job, math.inf)):
+        room = _room(state, job, held)
+        if not new[job.job_id] and job.asked_size <= min(num_free, room):
+            new[job.job_id] = job.asked_size
+            held[job.team] += job.asked_size
+            num_free -= job.asked_size
+    return new
+
+
+def _room(state: ClusterState, job: PlainView, held: Counter[str]) -> int:
+    """How many slots more its team may have."""
+    limit = state.teams[job.team].limit if job.team in state.teams else None
+    return state.num_slots if limit is None else limit - held[job.team]
 
 
 def _place(job: PlainView, wait_max_s: float) -> tuple[int, bool, float]:

@@ -131,6 +131,10 @@ class Governor:
             raise JobUnknownError(job_id)
         return job
 
+    def has_measured(self, job: Job) -> bool:
+        """Whether it is known how fast a job of its kind is at its size."""
+        return job.size in self._kind_of(job).speeds
+
     # Requests
 
     def submit(self, wish: Wish, now_s: float) -> Job:

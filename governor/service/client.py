@@ -95,6 +95,8 @@ class GovernorClient:
                 method, f"{self._url}{path}", json=body, timeout=_ANSWER_S, allow_redirects=False
             )
             document = answer.json()
+        except requests.ConnectionError as error:
+            raise GovernorUnreachableError(self._url, "nobody listens there") from error
         except requests.RequestException as error:
             raise GovernorUnreachableError(self._url, str(error)) from error
         if not isinstance(document, dict) or (answer.status_code // 100 != 2 and "error" not in document):

@@ -132,6 +132,8 @@ def state_of(job: Job) -> str:
 
 
 def _reason(governor: Governor, job: Job, now_s: float) -> str:
+    if (job.is_held or job.is_cancelled) and job.phase is not Phase.WAITING:
+        return "stops after a checkpoint"
     if job.ending or job.is_held:
         return f"{job.num_fruitless} starts in a row ended without a sample" if job.num_fruitless else ""
     if job.not_before_s > now_s:
@@ -144,4 +146,6 @@ def _reason(governor: Governor, job: Job, now_s: float) -> str:
         waits = f"waits: {governor.num_free} slots free, runs with {sizes}"
         patience_s = governor.wait_max_s - (now_s - job.since_s)
         return f"{waits}; its turn in {max(0.0, patience_s):.0f} s" if patience_s < math.inf else waits
+    if not job.is_plain and not governor.has_measured(job):
+        return "how fast it is at this size is being measured"
     return governor.notes.get(job.job_id, "")

@@ -18,7 +18,11 @@ TEAMS = ("a", "b", "c")
 POLICIES = [load_policy(name) for name in known_policies()]
 
 teams = st.builds(
-    Team, limit=st.one_of(st.none(), st.integers(0, NUM_SLOTS)), guarantee=st.integers(0, NUM_SLOTS)
+    lambda limit, guarantee: Team(
+        limit=limit, guarantee=min(guarantee, NUM_SLOTS if limit is None else limit)
+    ),
+    st.one_of(st.none(), st.integers(0, NUM_SLOTS)),
+    st.integers(0, NUM_SLOTS),
 )
 
 

@@ -27,6 +27,7 @@ from evenload.kafka_connection import Connection
 WISH = Wish(job_id="a", kind="k", samples=100.0, asked_size=2, max_size=2)
 OTHER = Wish(job_id="b", kind="k", samples=100.0, asked_size=4, max_size=4, min_size=3)
 
+MEASURING = "how fast it is at this size is being measured"
 Answer = tuple[int, Any]
 
 
@@ -79,7 +80,7 @@ def test_jobs_are_listed_by_submission_with_why_they_wait(site: Site) -> None:
     status, listed = site.ask("GET", "/v1/jobs")
     assert status == 200
     first, second = listed["jobs"]
-    assert (first["job"], first["state"], first["size"], first["reason"]) == ("a", "running", 2, "")
+    assert (first["job"], first["state"], first["size"], first["reason"]) == ("a", "running", 2, MEASURING)
     assert (second["job"], second["state"]) == ("b", "waiting")
     assert second["reason"] == "waits: 2 slots free, runs with 3 to 4"
 
