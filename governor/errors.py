@@ -6,6 +6,8 @@ GovernorError
 +-- TokenFileError           a file of tokens can't be understood
 +-- TraceError               a trace of jobs can't be understood
 +-- JobUnknownError          there is no job of this name
++-- QueueFullError           there are very many jobs
++-- StintRefusedError        the cluster won't ever start a stint
 +-- JobConflictError         there is one of this name that is something else
 +-- EngineUnreachableError   what the cluster does can't be known now; later it can
 +-- JournalError             what was written down may be kept or not
@@ -14,6 +16,7 @@ GovernorError
 |   +-- GovernorAtWorkError  another governor writes it, and hasn't been told to stop
 +-- GovernorUnreachableError no governor answers at a URL
 +-- GovernorRefusedError     a governor says no
++-- GovernorBusyError        something wasn't begun in time, and won't be
 +-- GovernorEndedError       nothing is governed here any more
 +-- RecordError              what stands in the journal isn't one of its records
 """
@@ -88,6 +91,24 @@ class JobUnknownError(GovernorError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"there is no job {job_id!r}")
+
+
+class QueueFullError(GovernorError):
+    """There are very many jobs.
+
+    Attributes:
+        num_max: No more are taken.
+    """
+
+    retriable = True
+
+    def __init__(self, num_max: int) -> None:
+        self.num_max = num_max
+        super().__init__(f"{num_max:,} jobs wait or run, and no more are taken; submit it later")
+
+
+class StintRefusedError(GovernorError):
+    """The cluster won't ever start a stint; the message says why."""
 
 
 class JobConflictError(GovernorError):
@@ -183,6 +204,15 @@ class GovernorEndedError(GovernorError):
         super().__init__("the governor has ended; ask the one that runs now")
 
 
+class GovernorBusyError(GovernorError):
+    """Something wasn't begun in time, and won't be."""
+
+    retriable = True
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(f"the governor was busy for {waited_s:.0f} s; nothing was done")
+
+
 class GovernorUnreachableError(GovernorError):
     """No governor answers at a URL.
 
@@ -207,4 +237,5 @@ class GovernorRefusedError(GovernorError):
 
     def __init__(self, status: int, sentence: str) -> None:
         self.status = status
+        self.retriable = status == 503  # type: ignore[misc]  # of this one: it may pass
         super().__init__(sentence)

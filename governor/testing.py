@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ class StillEngine:
         self._stints: dict[StintId, StintSeen] = {}
         self.unreachable: str | None = None
 
-    def look(self) -> Observed:
+    def look(self, current: Collection[StintId] = ()) -> Observed:  # noqa: ARG002 - the signature is the engine's
         """What was started and stopped."""
         self._check()
         return Observed(cluster_id="still", num_slots=self._num_slots, stints=dict(self._stints))

@@ -73,6 +73,12 @@ DEFAULT_PORT = 9406
     show_default=True,
     help="0: any that is free.",
 )
+@click.option(
+    "--report-url",
+    metavar="URL",
+    help="Where the cluster's machines reach it, if not at --host and --port: runs say there how far they "
+    "are, and aren't resized while they can't.",
+)
 @click.option("--take-over", is_flag=True, help="Also from a governor that is at work; that one stops.")
 @cluster_options
 def governor(
@@ -85,6 +91,7 @@ def governor(
     host: str,
     allowed_hosts: tuple[str, ...],
     port: int,
+    report_url: str | None,
     take_over: bool,
     connection: Connection,
     output: Output,
@@ -98,6 +105,10 @@ def governor(
     from evenload.governor.service.running import serve
     from evenload.governor.service.tokens import Tokens
 
+    if host in ("0.0.0.0", "::") and report_url is None:
+        raise click.UsageError(
+            f"--host is {host!r}: say with --report-url where the cluster's machines reach it"
+        )
     if not _is_loopback(host):
         if token_path is None:
             raise click.UsageError(
@@ -119,6 +130,7 @@ def governor(
             policy=policy,
             wait_max_s=wait_max_s,
             take_over=take_over,
+            report_url=report_url,
             tokens=Tokens(token_path),
             allowed_hosts={name.lower() for name in (host, *allowed_hosts)},
             on_ready=on_ready,

@@ -18,6 +18,7 @@ from evenload.cli.edge import json_option
 from evenload.cli.governor import DEFAULT_PORT
 from evenload.cli.output import Output
 from evenload.cli.training import NOT_FLAGS, config_of, recipe_flags, recipe_help
+from evenload.governor.errors import GovernorError
 from evenload.kafka_connection.environment import governor_token
 from evenload.ray_trainer.recipes import RECIPES, Recipe
 
@@ -148,11 +149,16 @@ def _followed(job: dict[str, Any], governor: GovernorClient, output: Output) -> 
             output.note(f"{line}{'; ' if job['reason'] else ''}{job['reason']}")
             told = line
         time.sleep(_FOLLOW_S)
-        job = governor.job(job["job"])
+        try:
+            job = governor.job(job["job"])
+        except GovernorError as error:
+            if not error.retriable:
+                raise
+            output.note(str(error))  # it is started again, and the job trains on meanwhile
     return job
 
 
-@jobs.command("submit-ray", context_settings={"ignore_unknown_options": True})
+@jobs.command("submit-ray")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--name", required=True, help="Of the job.")
 @click.option(
@@ -357,6 +363,8 @@ def set_policy(*, name: str, preview: bool, governor: GovernorClient, output: Ou
         output.table(["job", "slots", "would have"], rows)
     else:
         output.line("it would change nothing now")
+    if preview and done["fault"]:
+        output.line(f"note: {done['fault']}")
 
 
 def _tell(job: Mapping[str, Any], output: Output) -> None:

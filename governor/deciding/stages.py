@@ -56,7 +56,8 @@ def give_places(
         notes: Gets who has a turn.
     """
     left = dict(limits or {})
-    owed = [job for job in state.jobs if is_owed_place(job, wait_max_s)]
+    # One that needs more than there is would have all who came later wait as well.
+    owed = [job for job in state.jobs if is_owed_place(job, wait_max_s) and job.least_size <= state.num_slots]
     placed: dict[str, int] = {}
     for job in sorted(owed, key=turn):
         if sum(placed.values()) + job.least_size > state.num_slots:
@@ -185,7 +186,7 @@ def hold(
 
 
 def _why_it_stays(job: JobView, size: int) -> str | None:
-    if job.size in (0, size):
+    if job.size in (0, size) or is_out_of_bounds(job):
         return None
     cost_s, left_s = job.resize_cost_s, job.seconds_left(job.size)
     if left_s < 2 * cost_s:
@@ -198,6 +199,11 @@ def _why_it_stays(job: JobView, size: int) -> str | None:
     if (new - old) * (min(left_s, HORIZON_S) - cost_s) <= old * cost_s:
         return f"it wouldn't win back the {cost_s:.0f} s that this costs"
     return None
+
+
+def is_out_of_bounds(job: JobView) -> bool:
+    """Whether it has a size that somebody has said it may not have."""
+    return bool(job.size) and not job.min_size <= job.size <= (job.most_size or job.size)
 
 
 def _put_off(state: ClusterState, new: dict[str, int], overriding: frozenset[str]) -> None:
@@ -216,6 +222,8 @@ def _give_back(state: ClusterState, new: dict[str, int]) -> None:
     shrinking = [Change(job, job.size, new[job.job_id]) for job in state.jobs if new[job.job_id] < job.size]
     num_free = state.num_slots - sum(new.values())
     for job, old, least in sorted(shrinking, key=lambda change: -change.worth):
+        if is_out_of_bounds(job):
+            continue
         most = min(old, least + num_free)
         if most < old:  # one that was to stop doesn't go on with fewer: its rule may know but one size
             most = max((size for size in job.speed.sizes if 0 < least <= size <= most), default=least)

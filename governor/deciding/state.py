@@ -28,6 +28,7 @@ class JobView:
     speed: SpeedCurve  # up to the largest size that it may have
     asked_size: int  # what its user asked for, at least min_size: its size where nothing resizes
     min_size: int = 1  # from 1 to the best size of its curve
+    most_size: int | None = None  # that it may have now; None: what its curve knows
     samples_left: float  # above 0
     team: str = ""
     weight: float = 1.0  # of its priority, above 0

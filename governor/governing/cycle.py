@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final, Protocol
 
-from evenload.governor.errors import EngineUnreachableError
-from evenload.governor.governing.engine import Engine
+from evenload.governor.errors import EngineUnreachableError, StintRefusedError
+from evenload.governor.governing.engine import Engine, Stint
 from evenload.governor.governing.governor import Governor, Orders
 from evenload.governor.governing.records import Records
 
@@ -46,7 +46,7 @@ def run_cycle(governor: Governor, journal: Journal, engine: Engine, now_s: float
         JournalError: As `write` raises it.
     """
     try:
-        seen = engine.look()
+        seen = engine.look(governor.current_stints)
     except EngineUnreachableError as error:
         journal.write(governor.take_changes())
         return str(error)
@@ -57,20 +57,27 @@ def run_cycle(governor: Governor, journal: Journal, engine: Engine, now_s: float
     if orders.strays:
         # One that was fenced and doesn't know it yet knows nothing of what its successor starts.
         journal.prove()
-    return _give(orders, engine)
+    return _give(orders, governor, engine)
 
 
-def _give(orders: Orders, engine: Engine) -> str | None:
+def _give(orders: Orders, governor: Governor, engine: Engine) -> str | None:
     """Gives all orders; says why some could not be given. The next cycle gives again what isn't seen."""
     faults: list[str] = []
     calls = [partial(engine.stop, stint_id) for stint_id in (*orders.stops, *orders.strays)]
-    calls += [partial(engine.start, stint) for stint in orders.starts]
+    calls += [partial(_start, stint, governor, engine) for stint in orders.starts]
     for call in calls:
         try:
             call()
         except EngineUnreachableError as error:
-            # One that the cluster doesn't take holds up no others; one that is gone isn't asked for long.
+            # One that fails holds up no others; a cluster that is gone isn't asked for long.
             faults.append(str(error))
             if len(faults) == FAULTS_MAX:
                 break
     return faults[0] if faults else None
+
+
+def _start(stint: Stint, governor: Governor, engine: Engine) -> None:
+    try:
+        engine.start(stint)
+    except StintRefusedError as error:
+        governor.refuse(stint.id, str(error))

@@ -6,7 +6,7 @@ may fail half-way, so nothing rests on an order's answer: what was ordered count
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -63,8 +63,11 @@ class Observed:
 class Engine(Protocol):
     """Starts and stops stints. For one thread."""
 
-    def look(self) -> Observed:
+    def look(self, current: Collection[StintId]) -> Observed:
         """What there is now.
+
+        Args:
+            current: Stints of which it matters what they have left behind; of others, only whether they live.
 
         Raises:
             EngineUnreachableError: It can't be known now.
@@ -75,6 +78,7 @@ class Engine(Protocol):
 
         Raises:
             EngineUnreachableError: It may have begun, or not.
+            StintRefusedError: It won't ever begin.
         """
 
     def stop(self, stint_id: StintId) -> None:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from evenload.governor.deciding.curves import SpeedCurve, explored
 from evenload.governor.deciding.decision import decide
 from evenload.governor.deciding.stages import Notes
 from evenload.governor.deciding.state import ClusterState, JobView, Policy, Team
-from evenload.governor.errors import JobConflictError, JobUnknownError
+from evenload.governor.errors import JobConflictError, JobUnknownError, QueueFullError
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.governing.jobs import Ending, Job, Wish
 from evenload.governor.governing.kinds import Kind
@@ -31,8 +32,10 @@ from evenload.governor.governing.records import NOTHING, Decision, Records
 TICK_S = 60.0  # between decisions where nothing happens
 REACTION_S = 0.5  # from an event to a decision: what comes together is decided together
 START_UNSEEN_MAX_S = 120.0  # a start that isn't seen by then has failed
+UNSEEN_GAP_S = 90.0  # without a look for so long, nobody could have seen it
 ENDED_KEPT_S = 30 * 86_400.0  # a job that has ended can be looked at, and submitted again without effect,
 ENDED_MAX = 10_000  # while there are no more than this
+JOBS_MAX = 5000  # that have not ended
 DECISIONS_MAX = 1000  # that are remembered
 GUESS_S = 600.0  # what a job is taken to last while nothing was measured of its kind
 
@@ -85,6 +88,8 @@ class Governor:
         self._num_slots = 0
         self._stints: Mapping[StintId, StintSeen] = {}
         self._due_s = math.inf
+        self._observed_s = self._seen_since_s = -math.inf
+        self._refused: dict[StintId, str] = {}
         self._changed_jobs: dict[str, Job] = {}
         self._changed_kinds: dict[str, Kind] = {}
         self._changed_cluster_id: str | None = None
@@ -140,15 +145,23 @@ class Governor:
     def submit(self, wish: Wish, now_s: float) -> Job:
         """Takes a job into the queue; one that is there with the same wish is left as it is.
 
+        A name whose job was cancelled, or has ended and is wished for otherwise now (with more epochs, say),
+        is a new job's.
+
         Raises:
-            JobConflictError: There is one of this name with another wish.
+            JobConflictError: There is one of this name with another wish, and it hasn't ended.
+            QueueFullError: There are very many.
         """
         known = self._jobs.get(wish.job_id) or self._ended.get(wish.job_id)
-        if known:
-            if known.wish != wish:
-                raise JobConflictError(wish.job_id, _differing(known.wish, wish))
+        if known and known.wish == wish and known.ending is not Ending.CANCELLED:
             return known
-        job = Job(wish=wish, submitted_s=now_s, wanted_since_s=now_s, since_s=now_s)
+        if known and not known.ending:
+            raise JobConflictError(wish.job_id, _differing(known.wish, wish))
+        if len(self._jobs) >= JOBS_MAX:
+            raise QueueFullError(JOBS_MAX)
+        # Numbers of stints go on: what storage has of the name is the new job's as well.
+        number = known.stint if known else 0
+        job = Job(wish=wish, submitted_s=now_s, wanted_since_s=now_s, since_s=now_s, stint=number)
         self._put(job)
         self._decide_soon(now_s)
         return job
@@ -162,7 +175,11 @@ class Governor:
         return self._ask(job_id, lambda job: job if job.ending else job.held(now_s), now_s)
 
     def release(self, job_id: str, now_s: float) -> Job:
-        """Lets a job run that was held, or has failed."""
+        """Lets a job run that was held, or has failed.
+
+        Raises:
+            ValueError: It is neither.
+        """
         return self._ask(job_id, lambda job: job.released(now_s), now_s)
 
     def resize(self, job_id: str, least: int, most: int | None, now_s: float) -> Job:
@@ -209,6 +226,9 @@ class Governor:
         if seen.cluster_id != self._cluster_id:
             self._lose_stints(now_s)
             self._cluster_id = self._changed_cluster_id = seen.cluster_id
+        if now_s - self._observed_s > UNSEEN_GAP_S:
+            self._seen_since_s = now_s  # nothing was ordered meanwhile
+        self._observed_s = now_s
         if seen.num_slots != self._num_slots:
             self._num_slots = seen.num_slots
             self._decide_soon(now_s)
@@ -217,6 +237,23 @@ class Governor:
             if job.phase is not Phase.WAITING:
                 self._follow(job, seen.stints.get(job.stint_id), now_s)
         self._order(now_s)
+
+    def _is_lost(self, job: Job, now_s: float) -> bool:
+        """Whether a start has been given long enough to be seen."""
+        return now_s - max(job.size_since_s, self._seen_since_s) > START_UNSEEN_MAX_S
+
+    def refuse(self, stint_id: StintId, reason: str) -> None:
+        """The engine won't ever start this stint: noted when it is looked at next."""
+        self._refused[stint_id] = reason
+
+    @property
+    def current_stints(self) -> frozenset[StintId]:
+        """Those that are to live, or whose end is still to be noted."""
+        return frozenset(job.stint_id for job in self._jobs.values() if job.phase is not Phase.WAITING)
+
+    def why_refused(self, job: Job) -> str:
+        """What the engine said when it wouldn't start the newest stint of a job; empty if it did."""
+        return self._refused.get(job.stint_id, "")
 
     def _lose_stints(self, now_s: float) -> None:
         """No stint of a cluster outlives it; jobs go on from their checkpoints."""
@@ -229,7 +266,10 @@ class Governor:
             # A start that isn't seen yet is on its way, or is ordered again. Any other stint is gone.
             if job.phase is not Phase.STARTING:
                 self._end_stint(job, now_s)
-            elif now_s - job.size_since_s > START_UNSEEN_MAX_S:  # the engine doesn't take it
+            elif (
+                job.stint_id in self._refused
+                or now_s - max(job.size_since_s, self._seen_since_s) > START_UNSEEN_MAX_S
+            ):
                 self._put(job.failed(now_s))
                 self._decide_soon(now_s)
             return
@@ -239,7 +279,7 @@ class Governor:
         if stint.outcome is Outcome.FINISHED:
             self._put(job.ended(Ending.FINISHED, now_s))
             self._decide_soon(now_s)
-        elif job.phase is Phase.STOPPING or stint.outcome is Outcome.STOPPED:
+        elif job.is_cancelled or job.phase is Phase.STOPPING or stint.outcome is Outcome.STOPPED:
             self._end_stint(job, now_s)
         else:
             self._put(job.failed(now_s))
@@ -286,7 +326,7 @@ class Governor:
                 at_s=now_s,
                 policy=self._policy_name,
                 num_slots=self._num_slots,
-                sizes=sizes,
+                sizes={job_id: size for job_id, size in sizes.items() if size or job_id in changed},
                 changed=changed,
                 notes=self.notes,
             )
@@ -328,8 +368,9 @@ class Governor:
         if curve is None:
             among = [size for size in wish.sizes or range(least, most + 1) if least <= size <= most]
             curve = explored(kind.measured, largest=largest, among=among, guess_per_s=wish.samples / GUESS_S)
-            self._curves[key] = curve
-        return job.view(curve, kind.resize_cost_s, now_s)
+            if kind.speeds:
+                self._curves[key] = curve
+        return job.view(curve, kind.resize_cost_s, now_s, num_slots=self._num_slots)
 
     def _order(self, now_s: float) -> None:
         """Sends jobs on their way as far as slots are free for it."""
@@ -405,5 +446,14 @@ class Governor:
 
 def _differing(known: Wish, asked: Wish) -> dict[str, tuple[object, object]]:
     """What was submitted before, and now, by field."""
-    pairs = {name: (getattr(known, name), getattr(asked, name)) for name in Wish.__dataclass_fields__}
+    one, other = (_flat(asdict(wish)) for wish in (known, asked))
+    pairs = {name: (one.get(name), other.get(name)) for name in {**one, **other}}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields of fields, by names with dots."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

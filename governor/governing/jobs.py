@@ -108,7 +108,8 @@ class Job:
     slot_seconds: float = 0.0  # of stints that have ended
     stop_ordered_s: float | None = None  # of the resize that is under way
     samples_done: float = 0.0
-    num_failures: int = 0  # in a row
+    num_failures: int = 0  # in a row, without progress between them
+    samples_at_failure: float = 0.0
     num_fruitless: int = 0  # of these, starts without a sample
     not_before_s: float = 0.0  # it isn't started again earlier
     bounds: tuple[int, int] | None = None  # of its size, as an operator has set them; None: as wished
@@ -183,16 +184,17 @@ class Job:
             slot_seconds=self.slot_seconds_at(now_s),
         )
 
-    def view(self, speed: SpeedCurve, resize_cost_s: float, now_s: float) -> JobView:
-        """What a policy is given, of a run."""
+    def view(self, speed: SpeedCurve, resize_cost_s: float, now_s: float, *, num_slots: int) -> JobView:
+        """What a policy is given, of a run; it asks for no more than there is."""
         assert self.wish.samples is not None
         lasted_s = max(0.0, now_s - self.since_s)
         return JobView(
             job_id=self.job_id,
             submitted_s=self.submitted_s,
             speed=speed,
-            asked_size=self.asked_size,
+            asked_size=max(self.min_size, min(self.asked_size, num_slots)),
             min_size=self.min_size,
+            most_size=self.max_size,
             samples_left=max(self.wish.samples - self.samples_done, _ROUNDING_SAMPLES),
             team=self.wish.team,
             weight=self.wish.weight,
@@ -210,6 +212,8 @@ class Job:
 
     def seen_at(self, samples_done: float) -> Job:
         """After more of it was seen to be done."""
+        # Whoever reports more than there is may not bring a record about that can't be read again.
+        samples_done = min(samples_done, self.wish.samples or 0.0)
         return replace(self, samples_done=samples_done) if samples_done > self.samples_done else self
 
     def wanted_at(self, size: int, now_s: float) -> Job:
@@ -251,13 +255,16 @@ class Job:
 
     def failed(self, now_s: float) -> Job:
         """After its stint ended by itself before all was done: it is started again later, or has failed."""
-        num_failures = self.num_failures + 1
-        num_fruitless = self.num_fruitless + (self.phase is Phase.STARTING)
+        has_progress = self.samples_done > self.samples_at_failure
+        num_failures = 1 if has_progress else self.num_failures + 1
+        # Its driver may not have been heard; what was saved says as well that it trained.
+        num_fruitless = 0 if has_progress else self.num_fruitless + (self.phase is Phase.STARTING)
         backoff_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(num_failures - 1, 10))
         new = replace(
             replace(self, wanted=0, wanted_since_s=now_s).stopped(now_s),
             num_failures=num_failures,
             num_fruitless=num_fruitless,
+            samples_at_failure=self.samples_done,
             not_before_s=now_s + backoff_s,
         )
         # What a plain job does a second time, nobody knows: who submitted it has to say that it shall.
@@ -291,7 +298,15 @@ class Job:
         return replace(self, is_cancelled=True)._put_aside(now_s)
 
     def released(self, now_s: float) -> Job:
-        """After someone said that it may run again, be it held or failed."""
+        """After someone said that it may run again, be it held or failed.
+
+        Raises:
+            ValueError: It is neither.
+        """
+        if not (self.is_held or self.ending is Ending.FAILED or self.not_before_s > now_s):
+            raise ValueError(f"{self.job_id} is neither held nor has it failed")
+        if self.ending not in (None, Ending.FAILED):
+            raise ValueError(f"{self.job_id} has ended")
         released = replace(self, is_held=False, num_failures=0, num_fruitless=0, not_before_s=0.0)
         if self.ending is Ending.FAILED:
             return replace(released, ending=None, ended_s=0.0, since_s=now_s, wanted_since_s=now_s)

@@ -130,6 +130,7 @@ class KafkaJournal:
         except _FAILURES as error:
             raise JournalError(f"the journal can't be opened: {error}") from error
         self._write([])
+        self._take_over = False  # once: whoever takes it from us later is meant to have it
         return found
 
     def _refuse_who_is_at_work(self) -> None:

@@ -59,6 +59,8 @@ class Kind:
 
     def with_speed(self, size: int, stint_id: StintId, samples_per_s: float) -> Kind:
         """After a stint was measured, or measured for longer; itself where that says nothing new."""
+        if not 0 < samples_per_s <= SPEED_MAX:
+            return self  # nobody is so fast; the rest of what is known stays
         speeds = self.speeds.get(size, ())
         for known in speeds:
             if known.stint_id == stint_id and abs(samples_per_s / known.samples_per_s - 1) < CHANGE_MIN:

@@ -18,7 +18,9 @@ from typing import Any, Final, Protocol, TypeVar
 from evenload.governor.deciding.plugins import DEFAULT, FALLBACK
 from evenload.governor.deciding.state import ClusterState, Sizes
 from evenload.governor.errors import (
+    GovernorBusyError,
     GovernorEndedError,
+    GovernorError,
     JournalError,
     PolicyError,
     RecordError,
@@ -30,6 +32,7 @@ from evenload.governor.governing.orders import Phase
 from evenload.governor.governing.records import Decision, Records
 
 LOOK_S: Final = 3.0
+_CLOSE_S: Final = 15.0  # for a cycle to end; then the process ends without it
 _OPEN_AGAIN_MIN_S, _OPEN_AGAIN_MAX_S = 1.0, 30.0
 
 T = TypeVar("T")
@@ -41,6 +44,10 @@ class ClosablePolicy(Protocol):
 
     def __call__(self, state: ClusterState) -> Sizes:
         """What it wishes."""
+
+    @property
+    def fault(self) -> str | None:
+        """What was wrong with it, so that another decides."""
 
     def close(self) -> None:
         """Ends what it has."""
@@ -83,7 +90,9 @@ class Governing:
     Attributes:
         policy: The name of the policy that decides, and itself; None: nothing is decided yet.
         damaged: What can't be understood of the journal.
+        policy_fault: Why another policy decides than was set, where the policy doesn't say so itself.
         unreachable: Why the engine can't be asked now; None: it can.
+        unready: The same, or why there is no governor yet.
         has_ended: Set once nothing is done any more.
         fault: What ended it; None where it was closed.
     """
@@ -111,6 +120,8 @@ class Governing:
         self.policy: tuple[str, ClosablePolicy] | None = None
         self.damaged: list[RecordError] = []
         self.unreachable: str | None = None
+        self.unready: str | None = "the journal isn't read yet"
+        self.policy_fault: str | None = None
         self.has_ended = threading.Event()
         self.fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="governing", daemon=True)
@@ -128,6 +139,7 @@ class Governing:
         Raises:
             GovernorError: As `request` raises it, or the journal.
             GovernorEndedError: There is no governor any more.
+            GovernorBusyError: It wasn't begun in time, and won't be.
             TimeoutError: It isn't known whether it was done.
         """
         answer: Future[T] = Future()
@@ -136,7 +148,12 @@ class Governing:
                 raise GovernorEndedError
             self._requests.append((request, answer))
             self._changed.notify()
-        return answer.result(timeout_s)
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError as error:
+            if answer.cancel():
+                raise GovernorBusyError(timeout_s) from error
+            raise
 
     def close(self) -> None:
         """Ends it after the cycle that is under way."""
@@ -144,7 +161,7 @@ class Governing:
             self._is_closing = True
             self._changed.notify()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_S)
 
     def now_s(self) -> float:
         """Seconds since 1970, as the governor takes it."""
@@ -156,6 +173,8 @@ class Governing:
                 governor = self._open()
                 if governor is not None:
                     self._go_on(governor)
+                    # What can't be written once may be refused again and again.
+                    self._pause(_OPEN_AGAIN_MIN_S)
         except BaseException as error:  # noqa: BLE001 - told to whoever looks: this is a thread's end
             self.fault = error
             if not isinstance(error, JournalError):
@@ -167,7 +186,8 @@ class Governing:
             with self._changed:
                 self.has_ended.set()
                 for _, answer in self._requests:
-                    answer.set_exception(GovernorEndedError())
+                    if answer.set_running_or_notify_cancel():
+                        answer.set_exception(GovernorEndedError())
                 self._requests.clear()
 
     def _open(self) -> Governor | None:
@@ -181,8 +201,8 @@ class Governing:
                 if not error.retriable:
                     raise
                 _log.warning("%s; trying again in %.0f s", error, wait_s)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._is_closing, timeout=wait_s)
+                self.unready = str(error)
+                self._pause(wait_s)
                 wait_s = min(2 * wait_s, _OPEN_AGAIN_MAX_S)
             else:
                 for each in self.damaged:
@@ -190,15 +210,21 @@ class Governing:
                 return self._begin(records, decisions)
         return None
 
+    def _pause(self, wait_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closing, timeout=wait_s)
+
     def _begin(self, records: Records, decisions: list[Decision]) -> Governor:
         asked, self._policy = self._policy, None  # from then on, what was set over HTTP counts
         name = asked or records.policy or DEFAULT
+        self.policy_fault = None
         try:
             policy = self._policies(name)
         except PolicyError as error:
-            # Its package may have been removed since it was set. Runs are governed all the same.
-            _log.warning("%s %s decides", error, FALLBACK)
-            name, policy = FALLBACK, self._policies(FALLBACK)
+            # Its package may be missing for the moment. Runs are governed all the same, and it stays set.
+            self.policy_fault = f"{error} {FALLBACK} decides."
+            _log.warning("%s", self.policy_fault)
+            policy = self._policies(FALLBACK)
         if self.policy:
             self.policy[1].close()
         governor = Governor(
@@ -209,7 +235,7 @@ class Governing:
             decisions=decisions,
         )
         self._looked_s = -math.inf
-        if name != records.policy:
+        if name != records.policy and self.policy_fault is None:
             governor.set_policy(name, policy, self.now_s())
         self.policy = name, policy
         return governor
@@ -227,23 +253,24 @@ class Governing:
             governor.set_policy(name, policy, now_s)
             if self.policy:
                 self.policy[1].close()
-            self.policy = name, policy
+            self.policy, self.policy_fault = (name, policy), None
 
         try:
             self.ask(set_it)
-        except BaseException:
+        except GovernorError:  # so it wasn't done, nor will it be
             policy.close()
             raise
 
-    def preview(self, name: str) -> dict[str, tuple[int, int]]:
-        """What another policy would change now.
+    def preview(self, name: str) -> tuple[dict[str, tuple[int, int]], str | None]:
+        """What another policy would change now, and what was wrong with it, so that another answered.
 
         Raises:
             PolicyError: There is none of this name.
             GovernorError: As `ask`.
         """
         with closing(self._policies(name)) as policy:
-            return self.ask(lambda governor, now_s: governor.preview(policy, now_s))
+            changes = self.ask(lambda governor, now_s: governor.preview(policy, now_s))
+            return changes, policy.fault
 
     def _go_on(self, governor: Governor) -> None:
         """Cycles, until closed or the journal fails."""
@@ -253,6 +280,8 @@ class Governing:
                     lambda: self._requests or self._is_closing, timeout=self._wait_s(governor)
                 )
                 requests, self._requests = self._requests, []
+            # From here on, none can be taken back.
+            requests = [each for each in requests if each[1].set_running_or_notify_cancel()]
             answers = [(answer, _answered(request, governor, self.now_s())) for request, answer in requests]
             try:
                 unreachable = self._work(governor)
@@ -265,7 +294,7 @@ class Governing:
                 return
             if unreachable and unreachable != self.unreachable:
                 _log.warning("%s", unreachable)
-            self.unreachable = unreachable
+            self.unreachable = self.unready = unreachable
             for answer, (result, refusal) in answers:
                 if refusal is None:
                     answer.set_result(result)

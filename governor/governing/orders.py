@@ -59,8 +59,11 @@ def next_orders(jobs: Sequence[Placement], num_slots: int) -> list[Stop | Start]
     """
     num_free = num_slots - sum(job.size for job in jobs)
     num_free -= sum(max(0, job.wanted - job.size) for job in jobs if job.phase is Phase.STOPPING)
+    # One that starts is left alone, unless slots were lost: it may wait for its own for ever.
+    has_lost = sum(job.size for job in jobs) > num_slots
+    stoppable = (Phase.RUNNING, Phase.STARTING) if has_lost else (Phase.RUNNING,)
     orders: list[Stop | Start] = [
-        Stop(job.job_id) for job in jobs if job.phase is Phase.RUNNING and job.wanted < job.size
+        Stop(job.job_id) for job in jobs if job.phase in stoppable and job.wanted < job.size
     ]
     waiting = [job for job in jobs if job.phase is Phase.WAITING and job.wanted]
     # First whoever was stopped to go on at another size: it has lost time already.

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from ray.exceptions import RayError
 from ray.job_submission import JobDetails, JobStatus
-from ray.util.state import StateApiClient
+from ray.util.state import StateApiClient, get_log
 from ray.util.state.common import ListApiOptions, StateResource
 from ray.util.state.exception import RayStateApiException
 from requests.exceptions import RequestException
 
-from evenload.governor.errors import EngineUnreachableError
+from evenload.governor.errors import EngineUnreachableError, StintRefusedError
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import JOB_KEY, OWNER_KEY, PLAIN_KEY, STINT_KEY, Left
@@ -32,14 +33,29 @@ from evenload.ray_trainer.training.on_ray.errors import JobError
 from evenload.ray_trainer.training.on_ray.submit import connect
 
 _NUMBER: Final = re.compile("[0-9]{1,9}")
+LOG_LINES: Final = 1000
 _LIST_MAX: Final = 10_000  # Ray lists no more
 _TIMEOUT_S: Final = 10
-_PLAIN_OUTCOMES: Final = {
+_UNREAD_MAX_S: Final = 600.0  # that storage may keep what a stint has left behind to itself
+# A run's driver succeeds only when all is done.
+_OUTCOMES: Final = {
     JobStatus.SUCCEEDED: Outcome.FINISHED,
     JobStatus.STOPPED: Outcome.STOPPED,
     JobStatus.FAILED: Outcome.FAILED,
 }
 _LOOKS_OF_OTHERS: Final = 5  # what others hold in all of these is theirs
+
+# The last two: an answer of another version than is installed here.
+_CANT_ASK: Final = (
+    RayError,
+    RayStateApiException,
+    RequestException,
+    RuntimeError,
+    OSError,
+    JobError,
+    ValueError,
+    LookupError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -72,12 +88,13 @@ class RayJobs:
         self._slot, self._owner = slot, owner
         self._submission, self._left_by, self._reports = submission, left_by, reports
         with _translated():
-            self._client = connect(address)
+            self._client = connect(address, answer_s=_TIMEOUT_S)
             self._state = StateApiClient(self._client.get_address())
         self._left: dict[StintId, Left] = {}
+        self._unread_since_s: dict[StintId, float] = {}
         self._held_by_others: deque[float] = deque(maxlen=_LOOKS_OF_OTHERS)
 
-    def look(self) -> Observed:
+    def look(self, current: Collection[StintId]) -> Observed:
         """What there is now."""
         with _translated():
             cluster_id = self._session_name()
@@ -85,19 +102,29 @@ class RayJobs:
             own = {stint_id: job for job in jobs if (stint_id := stint_of(job.metadata, self._owner))}
             own_ids = {job.job_id for job in own.values() if job.job_id}
             num_slots = self._num_slots(own_ids)
-        stints = {stint_id: self._seen(stint_id, job) for stint_id, job in own.items()}
+        stints = {
+            stint_id: self._seen(stint_id, job, is_current=stint_id in current)
+            for stint_id, job in own.items()
+        }
         return Observed(cluster_id=cluster_id, num_slots=num_slots, stints=stints)
 
     def start(self, stint: Stint) -> None:
         """Begins a stint, unless one of its id was begun."""
-        submission = self._submission(stint)
+        try:
+            submission = self._submission(stint)
+        except (ValueError, LookupError, TypeError) as error:
+            # What was submitted to an earlier version, say. It would be the same at every try.
+            raise StintRefusedError(f"it can't be made a Ray job: {error}"[:500]) from error
         with _translated():
             try:
                 self._client.submit_job(**submission)
-            except RuntimeError as error:
-                # Ray says so in its text alone.
+            except RuntimeError as error:  # the cluster has answered, and says so in its text alone
                 if "already exists" not in str(error):
-                    raise
+                    raise StintRefusedError(f"the Ray cluster doesn't take it: {error}"[:500]) from error
+                there = self._client.get_job_info(stint.id.submission_id)
+                if stint_of(there.metadata, self._owner) != stint.id:
+                    taken = f"the Ray cluster has a job {stint.id.submission_id!r} of another governor"
+                    raise StintRefusedError(f"{taken}; give the job another name") from error
 
     def stop(self, stint_id: StintId) -> None:
         """Interrupts its driver, which ends after a checkpoint."""
@@ -108,34 +135,46 @@ class RayJobs:
                 if "does not exist" not in str(error):
                     raise
 
-    def _seen(self, stint_id: StintId, job: JobDetails) -> StintSeen:
-        if PLAIN_KEY in (job.metadata or {}):
-            has_begun = job.status is not JobStatus.PENDING
-            outcome = _PLAIN_OUTCOMES.get(job.status)
-            return StintSeen(samples_done=0.0, has_trained=has_begun, outcome=outcome)
+    def _seen(self, stint_id: StintId, job: JobDetails, *, is_current: bool) -> StintSeen:
         if not job.status.is_terminal():
-            progress = self._reports.progress(stint_id)
-            if progress is None:
-                return StintSeen(samples_done=0.0, has_trained=False)
-            return StintSeen(
-                samples_done=progress.samples_done, has_trained=True, samples_per_s=progress.samples_per_s
-            )
-        has_trained = self._reports.progress(stint_id) is not None
-        try:
-            left = self._left.get(stint_id) or self._left_by((job.runtime_env or {}).get("env_vars", {}))
-        except TrainerError as error:
-            # Not knowing what came of it is no reason to call it failed: storage is asked again.
-            _log.warning("what stint %s has left behind isn't known: %s", stint_id.submission_id, error)
+            return self._seen_alive(stint_id, job)
+        outcome = _OUTCOMES[job.status]
+        has_trained = PLAIN_KEY in (job.metadata or {}) or self._reports.progress(stint_id) is not None
+        if PLAIN_KEY in (job.metadata or {}) or not is_current:
+            self._left.pop(stint_id, None)
+            self._reports.forget(stint_id)
+            return StintSeen(samples_done=0.0, has_trained=has_trained, outcome=outcome)
+        left = self._left.get(stint_id) or self._look_what_is_left(stint_id, job)
+        if left is None:
             return StintSeen(samples_done=0.0, has_trained=has_trained)
-        except ValueError as error:
-            _log.warning("stint %s is no run's: %s", stint_id.submission_id, error)
-            left = Left(is_finished=False, samples_done=0.0)
         self._left[stint_id] = left
         if left.is_finished:
             outcome = Outcome.FINISHED
-        else:
-            outcome = Outcome.STOPPED if job.status is JobStatus.STOPPED else Outcome.FAILED
         return StintSeen(samples_done=left.samples_done, has_trained=has_trained, outcome=outcome)
+
+    def _seen_alive(self, stint_id: StintId, job: JobDetails) -> StintSeen:
+        if PLAIN_KEY in (job.metadata or {}):
+            return StintSeen(samples_done=0.0, has_trained=job.status is not JobStatus.PENDING)
+        progress = self._reports.progress(stint_id)
+        if progress is None:
+            return StintSeen(samples_done=0.0, has_trained=False)
+        return StintSeen(
+            samples_done=progress.samples_done, has_trained=True, samples_per_s=progress.samples_per_s
+        )
+
+    def _look_what_is_left(self, stint_id: StintId, job: JobDetails) -> Left | None:
+        """What a stint that has ended left behind; None: that isn't known yet, and is asked again."""
+        try:
+            return self._left_by((job.runtime_env or {}).get("env_vars", {}))
+        except TrainerError as error:
+            _log.warning("what stint %s has left behind isn't known: %s", stint_id.submission_id, error)
+            since_s = self._unread_since_s.setdefault(stint_id, time.monotonic())
+            # Not knowing what came of it is no reason to call it failed; but slots aren't held for ever.
+            if error.retriable and time.monotonic() - since_s < _UNREAD_MAX_S:
+                return None
+        except ValueError as error:
+            _log.warning("stint %s is no run's: %s", stint_id.submission_id, error)
+        return Left(is_finished=False, samples_done=0.0)
 
     def _session_name(self) -> str:
         """What the cluster calls itself from its start to its end."""
@@ -184,18 +223,20 @@ def stint_of(metadata: Mapping[str, str] | None, owner: str) -> StintId | None:
 
 
 def log_of(address: str | None, stint_id: StintId) -> str:
-    """What a stint has said so far. From any thread.
+    """The last lines that a stint has said so far. From any thread.
 
     Raises:
         EngineUnreachableError: It can't be had now.
     """
     with _translated():
-        return str(connect(address).get_job_logs(stint_id.submission_id))
+        url = connect(address, answer_s=_TIMEOUT_S).get_address()
+        lines = get_log(address=url, submission_id=stint_id.submission_id, tail=LOG_LINES, timeout=_TIMEOUT_S)
+        return "".join(lines)
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (RayError, RayStateApiException, RequestException, RuntimeError, OSError, JobError) as error:
+    except _CANT_ASK as error:
         raise EngineUnreachableError(f"the Ray cluster can't be asked: {error}"[:500]) from error

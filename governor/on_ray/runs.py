@@ -24,7 +24,7 @@ from evenload.ray_trainer.training.on_ray.submission import (
     stopped_softly,
     submitted_config,
 )
-from evenload.ray_trainer.training.run_record import find_run, read_finished
+from evenload.ray_trainer.training.run_record import counted_finish, find_run
 from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
 
@@ -77,6 +77,10 @@ def wish_of(
     if device == "cpu" and config.cpus_per_worker not in (None, 1):
         raise ValueError(
             f"a slot is one CPU here, and run {run!r} wants {config.cpus_per_worker} for each worker"
+        )
+    if re.match("[a-zA-Z0-9+.-]+://[^/]*@", config.storage or ""):
+        raise ValueError(
+            f"the storage of run {run!r} names a user or a key, which whoever sees Ray's dashboard could read"
         )
     config = config.model_copy(update={"device": device})
     # Every rank needs a sample of each step.
@@ -192,7 +196,7 @@ def left_by(job_variables: Mapping[str, str]) -> Left:
     record = find_run(storage)
     if record is None:
         return Left(is_finished=False, samples_done=0.0)
-    finished = read_finished(storage)
+    finished = counted_finish(storage)
     if finished is not None and finished.epochs >= config.epochs:
         return Left(is_finished=True, samples_done=float(config.epochs * record.num_samples))
     store = CheckpointStore(storage, record.run_id)

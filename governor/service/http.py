@@ -62,8 +62,10 @@ from evenload.governor.service.wire import (
 from evenload.http_edge.bodies import Bodies
 from evenload.http_edge.browsers import RefusedError, check_browser
 from evenload.kafka_connection.connection import Connection
+from evenload.kafka_connection.errors import KafkaConnectionError
 from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.on_ray.submission import resolved
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 BODY_BYTES_MAX = 256 << 10
 BODY_WAIT_S = 10.0
@@ -208,7 +210,7 @@ class GovernorHttp:
             config = resolved(
                 submitted.recipe, submitted.config.model_copy(update={"connection": self._connection})
             )
-            manifest = Catalog(self._connection).get(config.dataset)
+            manifest = Catalog(self._connection).get(self._pinned(config))
             config = config.model_copy(update={"dataset": f"{manifest.name}@{manifest.version}"})
             return wish_of(
                 submitted.recipe,
@@ -221,10 +223,24 @@ class GovernorHttp:
                 team=team,
                 weight=WEIGHT_BY_PRIORITY[submitted.priority],
             )
+        except KafkaConnectionError as error:
+            raise RefusedError(503, str(error)) from error
         except CatalogError as error:
             raise RefusedError(503 if error.retriable else 400, str(error)) from error
         except (TrainerError, ValueError) as error:
             raise RefusedError(400, str(error)) from error
+
+    def _pinned(self, config: TrainConfig) -> str:
+        """The dataset, in the version that a job of this name has: submitted again, it's the same job."""
+
+        def version(governor: Governor, _: float) -> str:
+            try:
+                known = governor.job(config.run or "").wish.entry.get("config", {}).get("dataset", "")
+            except JobUnknownError:
+                known = ""
+            return known if known.startswith(f"{config.dataset}@") else config.dataset
+
+        return self._governing.ask(version)
 
     def _allowed(self, request: web.Request, needed: Right) -> Caller:
         """Who asks, and may.
@@ -241,18 +257,22 @@ class GovernorHttp:
 
         def all_of(governor: Governor, now_s: float) -> list[dict[str, Any]]:
             jobs = [*governor.jobs.values(), *governor.ended.values()]
-            return [
-                job_document(governor, job, now_s) for job in sorted(jobs, key=lambda job: job.submitted_s)
-            ]
+            listed = sorted(jobs, key=lambda job: job.submitted_s)
+            return [job_document(governor, job, now_s) for job in listed]
 
         return web.json_response({"jobs": await self._ask(all_of)})
 
     async def _show(self, request: web.Request) -> web.Response:
-        self._allowed(request, Right.READ)
-        job_id = request.match_info["job"]
-        return web.json_response(
-            await self._ask(lambda governor, now_s: job_document(governor, governor.job(job_id), now_s))
-        )
+        caller, job_id = self._allowed(request, Right.READ), request.match_info["job"]
+
+        def shown(governor: Governor, now_s: float) -> dict[str, Any]:
+            job = governor.job(job_id)
+            document = job_document(governor, job, now_s)
+            # A command line or a storage's address may say more than another team is to know.
+            is_own = caller.right is Right.OPERATE or caller.team == job.wish.team
+            return document | ({"entry": dict(job.wish.entry)} if is_own else {})
+
+        return web.json_response(await self._ask(shown))
 
     async def _log(self, request: web.Request) -> web.Response:
         self._allowed(request, Right.READ)
@@ -293,7 +313,10 @@ class GovernorHttp:
         report = await self._body(request, Report)
 
         def newest(governor: Governor, _: float) -> StintId:
-            return governor.job(report.job).stint_id
+            job = governor.job(report.job)
+            if report.samples_done > (job.wish.samples or 0.0):
+                raise RefusedError(400, f"job {report.job!r} has fewer samples than that")
+            return job.stint_id
 
         stint_id = StintId(report.job, report.stint)
         self._tokens.check_driver(request.headers.getall("Authorization", []), stint_id)
@@ -349,8 +372,8 @@ class GovernorHttp:
         asked = await self._body(request, AskedPolicy)
         try:
             if is_preview:
-                changes = await asyncio.to_thread(self._governing.preview, asked.policy)
-                return web.json_response({"policy": asked.policy, "changes": changes})
+                changes, fault = await asyncio.to_thread(self._governing.preview, asked.policy)
+                return web.json_response({"policy": asked.policy, "changes": changes, "fault": fault})
             await asyncio.to_thread(self._governing.set_policy, asked.policy)
         except PolicyError as error:
             raise RefusedError(400, str(error)) from error
@@ -358,7 +381,8 @@ class GovernorHttp:
 
     def _policy_document(self) -> dict[str, Any]:
         name, policy = self._governing.policy or (None, None)
-        return {"policy": name, "fault": getattr(policy, "fault", None), "known": list(known_policies())}
+        fault = self._governing.policy_fault or (policy.fault if policy else None)
+        return {"policy": name, "fault": fault, "known": list(known_policies())}
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self._allowed(request, Right.READ)
@@ -371,8 +395,8 @@ class GovernorHttp:
     async def _readiness(self, _: web.Request) -> web.Response:
         if self._governing.has_ended.is_set():
             return _refused(503, "the governor has ended")
-        if self._governing.unreachable:
-            return _refused(503, self._governing.unreachable)
+        if self._governing.unready:
+            return _refused(503, self._governing.unready)
         return web.Response(text="ok\n")
 
 

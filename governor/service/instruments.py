@@ -13,6 +13,7 @@ from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.loop import Governing
 from evenload.governor.service.wire import state_of
 
+_PATIENCE_S = 3.0  # Prometheus waits for ten
 STATES = ("waiting", "starting", "running", "stopping", "held", "finished", "failed", "cancelled")
 
 
@@ -40,13 +41,14 @@ class GovernorInstruments(Collector):
             len(governing.damaged),
         )
         policy = governing.policy[1] if governing.policy else None
+        is_aside = governing.policy_fault or (policy.fault if policy else None)
         yield _gauge(
             "evenload_governor_policy_put_aside",
             "Whether another policy decides, as the one that was set misbehaved.",
-            1.0 if getattr(policy, "fault", None) else 0.0,
+            1.0 if is_aside else 0.0,
         )
         try:
-            yield from governing.ask(lambda governor, _: list(_of(governor)))
+            yield from governing.ask(lambda governor, _: list(_of(governor)), timeout_s=_PATIENCE_S)
         except (GovernorError, TimeoutError):
             return
 

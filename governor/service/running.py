@@ -44,6 +44,7 @@ async def serve(
     take_over: bool,
     tokens: Tokens,
     allowed_hosts: Collection[str] = (),
+    report_url: str | None = None,
     on_ready: Callable[[str], None],
 ) -> signal.Signals:
     """Serve until SIGINT or SIGTERM. For the main thread's loop.
@@ -59,6 +60,7 @@ async def serve(
         take_over: Also from a governor that is at work.
         tokens: Who may ask for what.
         allowed_hosts: By which names clients call it, beside addresses and localhost, in lower case.
+        report_url: Where drivers on the cluster reach this service; None: where it listens.
         on_ready: Told the service's URL when it can be asked.
 
     Returns:
@@ -115,8 +117,8 @@ async def serve(
         stack.push_async_callback(runner.cleanup)
         listener = await listen(runner, host, port)
         stack.push_async_callback(listener.close)
-        url = f"http://{host}:{listener.port}"
-        report_to["url"] = f"{url}/v1/reports"
+        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.port}"
+        report_to["url"] = f"{(report_url or url).rstrip('/')}/v1/reports"
         governing.start()  # not before: it may start stints at once, which have to know where to report
         watching = asyncio.create_task(asyncio.to_thread(governing.has_ended.wait))
         watching.add_done_callback(partial(_end_with, stopped, governing))

@@ -8,14 +8,17 @@
 
 Rights are rungs. Who may submit may read; who may submit plain jobs, any command for the cluster, may submit
 runs; who may operate may do all. A team changes its own jobs only. A stint's driver shows a token of its own,
-with which it can report how far it is and nothing else, as everybody with Ray's dashboard can read it.
+with which it can report how far it is and nothing else, as everybody with Ray's dashboard can read it. These
+are made of a key in a file beside (`FILE.stints`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
+import secrets
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -26,6 +29,7 @@ from evenload.governor.governing.engine import StintId
 from evenload.http_edge.browsers import RefusedError
 
 _FILE_BYTES_MAX: Final = 1 << 20
+_KEY_BYTES: Final = 32
 _TEAM: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NEEDS_TEAM: Final = ("submit", "submit-plain")
 
@@ -67,11 +71,8 @@ class Tokens:
         self._key: bytes | None = None
         self._callers: dict[bytes, Caller] = {}
         if path is not None:
-            content = path.read_bytes()
-            # Only hashes stand there, but nobody else reads them: enough for a key that is the same after a
-            # restart, when drivers that run show what they were given before.
-            self._key = hashlib.sha256(b"stints of " + content).digest()
-            self._callers = _callers(path, content)
+            self._callers = _callers(path, path.read_bytes())
+            self._key = _stint_key(path.with_name(f"{path.name}.stints"))
 
     @property
     def are_asked_for(self) -> bool:
@@ -160,6 +161,24 @@ def _callers(path: Path, content: bytes) -> dict[bytes, Caller]:
     if not callers:
         raise TokenFileError(f"{path} has no tokens")
     return callers
+
+
+def _stint_key(path: Path) -> bytes:
+    """What drivers' tokens are made of: the same after a restart, when those that run show what they have.
+
+    Raises:
+        TokenFileError: What stands there is no key.
+        OSError: It can't be read or made.
+    """
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+    except FileExistsError:
+        pass  # from an earlier start
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise TokenFileError(f"{path} is no key of stints; without it, a new one is made")
+    return key
 
 
 def _bearer(authorization: Sequence[str]) -> bytes | None:

@@ -114,7 +114,6 @@ def job_document(governor: Governor, job: Job, now_s: float) -> dict[str, Any]:
         "ended_s": job.ended_s if job.ending else None,
         "stint": job.stint,
         "slot_seconds": job.slot_seconds_at(now_s),
-        "entry": dict(job.wish.entry),
     }
 
 
@@ -134,6 +133,8 @@ def state_of(job: Job) -> str:
 def _reason(governor: Governor, job: Job, now_s: float) -> str:
     if (job.is_held or job.is_cancelled) and job.phase is not Phase.WAITING:
         return "stops after a checkpoint"
+    if refused := governor.why_refused(job):
+        return refused
     if job.ending or job.is_held:
         return f"{job.num_fruitless} starts in a row ended without a sample" if job.num_fruitless else ""
     if job.not_before_s > now_s:
@@ -143,6 +144,8 @@ def _reason(governor: Governor, job: Job, now_s: float) -> str:
     if job.phase is Phase.WAITING:
         least, most = job.min_size, job.max_size
         sizes = f"{least}" if least == most else f"{least} to {most}"
+        if least > governor.num_slots:
+            return f"waits: there are {governor.num_slots} slots, and it needs {least}"
         waits = f"waits: {governor.num_free} slots free, runs with {sizes}"
         patience_s = governor.wait_max_s - (now_s - job.since_s)
         return f"{waits}; its turn in {max(0.0, patience_s):.0f} s" if patience_s < math.inf else waits

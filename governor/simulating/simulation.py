@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from evenload.governor.deciding.curves import SpeedCurve
@@ -170,7 +170,7 @@ class SimulatedEngine:
         stint.ended_s, stint.outcome = ended_s, outcome
         self._samples_done[key.job_id] = stint.samples_done(ended_s)
 
-    def look(self) -> Observed:
+    def look(self, current: Collection[StintId] = ()) -> Observed:  # noqa: ARG002 - the engine's signature
         """What there is now."""
         seen = {key: self._seen(stint) for key, stint in self._stints.items()}
         return Observed(cluster_id=self.cluster_id, num_slots=self._num_slots, stints=seen)

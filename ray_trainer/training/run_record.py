@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evenload.ray_trainer.planning.rule import earlier_rule, plan_fingerprint
-from evenload.ray_trainer.training.books.ledger import read_starts
+from evenload.ray_trainer.training.books.ledger import began_anew_at, read_starts
 from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.errors import (
     InvalidCheckpointError,
@@ -33,6 +33,7 @@ __all__ = [
     "FinishedRecord",
     "RunRecord",
     "check_same_run",
+    "counted_finish",
     "create_run",
     "find_run",
     "new_run",
@@ -194,6 +195,18 @@ def read_finished(storage: RunStorage) -> FinishedRecord | None:
         return FinishedRecord.model_validate_json(storage.read(_FINISHED_NAME))
     except (FileNotFoundError, ValidationError):
         return None
+
+
+def counted_finish(storage: RunStorage) -> FinishedRecord | None:
+    """How the run finished, unless it has begun anew since.
+
+    Raises:
+        StorageUnreadableError: The storage does not say.
+    """
+    finished = read_finished(storage)
+    if finished is not None and finished.attempt < began_anew_at(read_starts(storage)[0]):
+        return None
+    return finished
 
 
 def write_finished(storage: RunStorage, finished: FinishedRecord) -> None:

@@ -168,11 +168,21 @@ class _LogLines:
             _log.warning("the log of job %s comes at its end, it can't be followed: %s", self._job_id, error)
 
 
-def connect(address: str | None) -> JobSubmissionClient:
+class _PatientClient(JobSubmissionClient):
+    """Ray's own waits for an answer for ever."""
+
+    answer_s: float | None = None
+
+    def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> Any:
+        return super()._do_request(method, endpoint, **{"timeout": self.answer_s, **kwargs})
+
+
+def connect(address: str | None, *, answer_s: float | None = None) -> JobSubmissionClient:
     """A client of the cluster's jobs.
 
     Args:
         address: As `submit` takes it.
+        answer_s: How long it may take over an answer, in seconds; None: as long as it likes.
 
     Raises:
         JobError: No cluster answers there.
@@ -181,7 +191,9 @@ def connect(address: str | None) -> JobSubmissionClient:
         logging.getLogger(name).setLevel(logging.ERROR)
     with _translated(address):
         use_token_at_hand()
-        return JobSubmissionClient(address)
+        client = _PatientClient(address)
+        client.answer_s = answer_s
+        return client
 
 
 @contextmanager

@@ -33,7 +33,6 @@ from evenload.kafka_connection.connection import Connection
 from evenload.kafka_connection.environment import evenload_home, resolve_connection
 from evenload.ray_trainer.recipes.registry import find_recipe
 from evenload.ray_trainer.training.audit import covered_steps
-from evenload.ray_trainer.training.books.ledger import began_anew_at, read_starts
 from evenload.ray_trainer.training.books.loss_curve import (
     CURVE_NAME,
     LossPoint,
@@ -52,8 +51,8 @@ from evenload.ray_trainer.training.on_ray.worker import Loop, WorkerJob, run_wor
 from evenload.ray_trainer.training.run_names import attempt_folder, default_run_name
 from evenload.ray_trainer.training.run_record import (
     FinishedRecord,
+    counted_finish,
     find_run,
-    read_finished,
     write_finished,
 )
 from evenload.ray_trainer.training.stop_signal import stop_on_signal
@@ -105,7 +104,7 @@ def train(
         on_event(Note(f"checking dataset {config.dataset!r} and the options"))
         config = find_recipe(recipe).load().check(config, connection, storage)
     storage.require_writable()
-    finished = None if config.begin_anew else _counted_finish(storage)
+    finished = None if config.begin_anew else counted_finish(storage)
     if finished is not None and finished.epochs >= config.epochs:
         of = _check_same_data(storage, finished, config)
         on_event(
@@ -349,14 +348,6 @@ def _finished_checkpoints(storage: RunStorage) -> list[str]:
             continue
         found.append(storage.place(folder.name))
     return found
-
-
-def _counted_finish(storage: RunStorage) -> FinishedRecord | None:
-    """How the run finished, unless it has begun anew since."""
-    finished = read_finished(storage)
-    if finished is not None and finished.attempt < began_anew_at(read_starts(storage)[0]):
-        return None
-    return finished
 
 
 def _check_same_data(storage: RunStorage, finished: FinishedRecord, config: TrainConfig) -> str:

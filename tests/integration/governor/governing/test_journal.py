@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from evenload.dataset_catalog.logs.internal_topics import write_plain
+from evenload.dataset_catalog.logs.internal_topics import latest_records, write_plain
 from evenload.governor.errors import GovernorAtWorkError, JournalError, JournalTakenError
 from evenload.governor.governing.jobs import Job, Wish
 from evenload.governor.governing.journal import JOBS_TOPIC, KafkaJournal
@@ -25,8 +25,11 @@ def job(job_id: str) -> Job:
 
 @pytest.fixture
 def journal(connection: Connection) -> Iterator[KafkaJournal]:
+    """A journal, in which nothing stands afterwards: governors of other tests would have it run."""
     with closing(KafkaJournal(connection)) as journal:
         yield journal
+    left = latest_records(connection, JOBS_TOPIC, timeout_s=30.0)
+    write_plain(connection, JOBS_TOPIC, [(key, None) for key in left], timeout_s=30.0)
 
 
 def test_what_was_written_is_there_for_the_next_one_and_the_newest_counts(

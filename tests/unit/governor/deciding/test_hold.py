@@ -67,3 +67,10 @@ def test_who_gains_least_waits_where_one_that_stays_holds_its_slots() -> None:
 def test_where_slots_were_lost_what_was_decided_is_done() -> None:
     state = make_state(make_job("a", size=4, held_s=0.0), make_job("b", size=4, held_s=0.0), num_slots=6)
     assert hold(state, {"a": 4, "b": 2}) == {"a": 4, "b": 2}
+
+
+def test_one_whose_bounds_were_changed_follows_them_though_nobody_wants_its_slots() -> None:
+    over = make_job("over", size=4, most_size=2, speed=make_curve(lambda size: 100.0 * size, 4), **SETTLED)
+    assert hold(make_state(over), {"over": 2}) == {"over": 2}
+    under = make_job("under", size=1, min_size=2, held_s=0.0)
+    assert hold(make_state(under), {"under": 2}) == {"under": 2}

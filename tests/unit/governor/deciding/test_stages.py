@@ -43,3 +43,11 @@ def test_what_rounding_frees_goes_where_it_gains_most() -> None:
 def test_the_size_that_was_asked_for_stays() -> None:
     asked = make_job("asked", speed=NODES, asked_size=6)
     assert round_down(make_state(asked), {"asked": 6}, num_used=6) == {"asked": 6}
+
+
+def test_one_that_needs_more_than_there_is_holds_up_nobodys_turn() -> None:
+    large = make_job("large", min_size=8, asked_size=8, waiting_s=900.0)
+    small = make_job("small", waiting_s=700.0, submitted_s=1.0)
+    running = make_job("running", size=4, submitted_s=2.0, held_s=1e4, running_s=1e4)
+    state = make_state(large, small, running, num_slots=4)
+    assert give_places(state, {"running": 4}, wait_max_s=600.0) == {"large": 0, "small": 1, "running": 3}

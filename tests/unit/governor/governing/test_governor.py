@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import pytest
 
 from evenload.governor.deciding.curves import SpeedCurve
 from evenload.governor.deciding.policies.elastic import elastic_fifo
 from evenload.governor.deciding.policies.rigid import fifo
 from evenload.governor.deciding.state import Policy
-from evenload.governor.errors import EngineUnreachableError, JobConflictError, JobUnknownError
+from evenload.governor.errors import (
+    EngineUnreachableError,
+    JobConflictError,
+    JobUnknownError,
+    StintRefusedError,
+)
 from evenload.governor.governing import governor
 from evenload.governor.governing.cycle import run_cycle
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Ending, Job, Wish
+from evenload.governor.governing.kinds import Kind
 from evenload.governor.governing.orders import Phase
-from evenload.governor.governing.records import Records
+from evenload.governor.governing.records import Records, decoded, encoded
 from evenload.governor.simulating.simulation import USUAL, Costs, SimulatedEngine, Submission
 from evenload.governor.testing import make_curve
 
@@ -158,7 +167,7 @@ def test_a_plain_job_has_its_slots_or_waits_and_its_failure_is_final() -> None:
     seen: dict[StintId, StintSeen] = {}
 
     class Plain(SimulatedEngine):
-        def look(self) -> Observed:
+        def look(self, current: Collection[StintId] = ()) -> Observed:  # noqa: ARG002
             return Observed(cluster_id="c", num_slots=2, stints=dict(seen))
 
         def start(self, stint: Stint) -> None:
@@ -182,7 +191,7 @@ def test_a_plain_job_has_its_slots_or_waits_and_its_failure_is_final() -> None:
 
 def test_while_the_engine_cant_be_reached_requests_are_written_down_and_nothing_is_decided() -> None:
     class Gone(SimulatedEngine):
-        def look(self) -> Observed:
+        def look(self, current: Collection[StintId] = ()) -> Observed:  # noqa: ARG002
             raise EngineUnreachableError("no answer from 10.0.0.1")
 
     site = Site()
@@ -251,3 +260,110 @@ def test_what_was_written_down_is_all_that_a_successor_needs() -> None:
     site.go_on(400.0)
     assert {job.ending for job in site.governor.ended.values()} == {Ending.FINISHED}
     assert [job.stint for job in site.governor.ended.values()] == [1, 1]
+
+
+def test_a_cancelled_job_ends_though_its_stint_fails_before_it_is_stopped() -> None:
+    site = Site()
+    site.submit("a")
+    site.go_on(30.0)
+    site.governor.cancel("a", site.now_s)
+    stint = site.engine.look().stints[StintId("a", 1)]
+    failed = StintSeen(samples_done=stint.samples_done, has_trained=True, outcome=Outcome.FAILED)
+    seen = Observed(cluster_id="simulated", num_slots=4, stints={StintId("a", 1): failed})
+    site.governor.observe(seen, 31.0)
+    assert site.job("a").ending is Ending.CANCELLED
+
+
+def test_a_report_of_more_than_there_is_does_no_harm() -> None:
+    site = Site()
+    site.submit("a")
+    site.go_on(30.0)
+    mad = StintSeen(samples_done=1e24, has_trained=True, samples_per_s=1e23)
+    seen = Observed(cluster_id="simulated", num_slots=4, stints={StintId("a", 1): mad})
+    site.governor.observe(seen, 31.0)
+    assert site.job("a").samples_done == 4000.0
+    assert decoded(dict(encoded(site.governor.take_changes())))[1] == []
+
+
+def test_a_start_that_can_never_have_its_slots_is_taken_back_when_slots_are_lost() -> None:
+    site = Site(elastic_fifo, num_slots=4, costs=Costs(start_s=10_000.0))
+    site.submit("a")
+    kind = Kind()
+    for size in range(1, 5):
+        kind = kind.with_speed(size, StintId("k", size), 10.0 * size)
+    wish = site.job("a").wish
+    site.governor = Governor(elastic_fifo, records=Records({}, {"k": kind}, None))
+    site.governor.submit(wish, 0.0)
+    site.go_on(5.0)
+    assert (site.job("a").phase, site.job("a").size) == (Phase.STARTING, 4)
+    fewer = Observed(cluster_id="simulated", num_slots=2, stints=site.engine.look().stints)
+    site.governor.observe(fewer, 6.0)
+    site.governor.decide_if_due(7.0)
+    assert site.job("a").phase is Phase.STOPPING
+    assert site.job("a").wanted == 2
+
+
+def test_a_stint_that_the_cluster_refuses_for_good_fails_its_job_and_no_other() -> None:
+    class Picky(SimulatedEngine):
+        def start(self, stint: Stint) -> None:
+            if stint.id.job_id == "a":
+                raise StintRefusedError("it can't be made a Ray job")
+            super().start(stint)
+
+    site = Site(fifo, num_slots=8)
+    site.engine = Picky(8, USUAL)
+    site.submit("a")
+    site.submit("b")
+    site.go_on(200.0)
+    assert site.job("b").ending is Ending.FINISHED
+    assert site.job("a").ending is Ending.FAILED
+    assert site.governor.why_refused(site.job("a")) == "it can't be made a Ray job"
+
+
+def test_a_start_isnt_given_up_before_this_governor_has_given_it() -> None:
+    site = Site()
+    site.submit("a")
+    site.cycle(0.0)
+    site.governor.decide_if_due(0.5)  # written down, but killed before the order
+    jobs = {"a": site.job("a")}
+    assert jobs["a"].phase is Phase.STARTING
+    site.governor = Governor(fifo, records=Records(jobs, {}, "simulated"))
+    site.cycle(1000.0)
+    site.go_on(1020.0)
+    assert (site.job("a").phase, site.job("a").num_failures) == (Phase.RUNNING, 0)
+
+
+def test_a_name_is_free_again_after_a_cancel_or_for_more_of_what_has_finished() -> None:
+    site = Site()
+    wish = site.submit("a")
+    site.go_on(30.0)
+    site.governor.cancel("a", site.now_s)
+    site.go_on(31.0)
+    assert site.governor.submit(wish, 31.0).ending is None
+    site.go_on(200.0)
+    assert (site.job("a").ending, site.job("a").stint) == (Ending.FINISHED, 2)
+    assert site.governor.submit(wish, 200.0).ending is Ending.FINISHED
+    more = replace(wish, samples=8000.0)
+    assert site.governor.submit(more, 200.0).ending is None
+    with pytest.raises(JobConflictError, match=r"samples 8000.0, now 4000.0"):
+        site.governor.submit(wish, 201.0)
+
+
+def test_only_what_is_held_or_has_failed_is_released() -> None:
+    site = Site()
+    site.submit("a")
+    with pytest.raises(ValueError, match="a is neither held nor has it failed"):
+        site.governor.release("a", 0.0)
+
+
+def test_a_run_that_goes_on_between_its_failures_isnt_made_to_wait_for_longer_each_time() -> None:
+    site = Site()
+    site.submit("a")
+    for number in range(1, 4):
+        site.go_on(site.now_s + 40.0)
+        stints = site.engine.look().stints
+        failed = replace(stints[site.job("a").stint_id], outcome=Outcome.FAILED)
+        stints = {**stints, site.job("a").stint_id: failed}
+        site.governor.observe(Observed(cluster_id="simulated", num_slots=4, stints=stints), site.now_s)
+        assert site.job("a").num_failures == 1, number
+        site.engine.stop(site.job("a").stint_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from evenload.governor.deciding.curves import SpeedCurve, interpolated
@@ -71,9 +73,15 @@ def test_a_large_one_gets_its_turn_among_small_ones_that_come_and_go() -> None:
 
 
 def test_a_policy_that_starts_nothing_is_an_error() -> None:
-    for policy in (fifo, lambda _: {}):
+    needs_four = replace(submission("a"), min_size=4)
+    for job, policy in ((needs_four, fifo), (submission("a"), lambda _: {})):
         with pytest.raises(StuckError, match=r"none of the 1 jobs that wait \(a\) on 3 free slots: was"):
-            simulate([submission("a")], policy, num_slots=3)
+            simulate([job], policy, num_slots=3)
+
+
+def test_one_that_asks_for_more_than_there_is_runs_with_what_there_is() -> None:
+    (ended,) = simulate([submission("a", samples=3000.0)], fifo, num_slots=3)
+    assert ended.ended_s == pytest.approx(0.5 + 15 + 100)
 
 
 def test_no_workload_ends_at_once() -> None:
