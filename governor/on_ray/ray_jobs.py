@@ -9,6 +9,7 @@ out. What comes and goes within some seconds isn't: a policy that followed it wo
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -17,9 +18,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
+import requests
 from ray.exceptions import RayError
 from ray.job_submission import JobDetails, JobStatus
-from ray.util.state import StateApiClient, get_log
+from ray.util.state import StateApiClient
 from ray.util.state.common import ListApiOptions, StateResource
 from ray.util.state.exception import RayStateApiException
 from requests.exceptions import RequestException
@@ -33,7 +35,7 @@ from evenload.ray_trainer.training.on_ray.errors import JobError
 from evenload.ray_trainer.training.on_ray.submit import connect
 
 _NUMBER: Final = re.compile("[0-9]{1,9}")
-LOG_LINES: Final = 1000
+_LOG_BYTES_MAX: Final = 16 << 20
 _LIST_MAX: Final = 10_000  # Ray lists no more
 _TIMEOUT_S: Final = 10
 _UNREAD_MAX_S: Final = 600.0  # that storage may keep what a stint has left behind to itself
@@ -223,15 +225,22 @@ def stint_of(metadata: Mapping[str, str] | None, owner: str) -> StintId | None:
 
 
 def log_of(address: str | None, stint_id: StintId) -> str:
-    """The last lines that a stint has said so far. From any thread.
+    """What a stint has said so far. From any thread.
 
     Raises:
         EngineUnreachableError: It can't be had now.
     """
     with _translated():
-        url = connect(address, answer_s=_TIMEOUT_S).get_address()
-        lines = get_log(address=url, submission_id=stint_id.submission_id, tail=LOG_LINES, timeout=_TIMEOUT_S)
-        return "".join(lines)
+        client = connect(address, answer_s=_TIMEOUT_S)
+        # Ray sends all of it in one piece, and its client reads that whatever its size.
+        url = f"{client.get_address()}/api/jobs/{stint_id.submission_id}/logs"
+        with requests.get(url, headers=client._headers, timeout=_TIMEOUT_S, stream=True) as answer:
+            if answer.status_code != 200:
+                raise RuntimeError(f"asked for the log, it answered {answer.status_code}")
+            content = answer.raw.read(_LOG_BYTES_MAX + 1, decode_content=True)
+        if len(content) > _LOG_BYTES_MAX:
+            return f"it is larger than is fetched here; `ray job logs {stint_id.submission_id}` shows it\n"
+        return str(json.loads(content)["logs"])
 
 
 @contextmanager

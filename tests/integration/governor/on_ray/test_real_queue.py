@@ -121,7 +121,7 @@ def test_a_plain_job_waits_for_its_slots_and_what_it_says_can_be_read(
         wait_for(lambda: client.job("hello")["state"] == "finished")
         assert "hello from the cluster" in client.log("hello")
         client.submit_plain({"name": "too-large", "command": "true", "slots": 5})
-        assert "runs with 5" in wait_for(lambda: client.job("too-large")["reason"])
+        assert "it needs 5" in wait_for(lambda: client.job("too-large")["reason"])
         client.cancel("too-large")
         client.submit_plain({"name": "wrong", "command": "exit 3", "slots": 1})
         wait_for(lambda: client.job("wrong")["state"] == "failed")
