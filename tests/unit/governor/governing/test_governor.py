@@ -71,6 +71,19 @@ class Site:
         return self.governor.jobs.get(job_id) or self.governor.ended[job_id]
 
 
+class Picky(SimulatedEngine):
+    """Eight slots, none of them for the job `a`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(8, USUAL)
+        self._error = error
+
+    def start(self, stint: Stint) -> None:
+        if stint.id.job_id == "a":
+            raise self._error
+        super().start(stint)
+
+
 def test_the_same_wish_twice_is_one_job_and_another_of_its_name_is_refused() -> None:
     site = Site()
     wish = site.submit("a")
@@ -216,14 +229,8 @@ def test_a_job_that_ended_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_order_that_the_cluster_doesnt_take_holds_up_no_others() -> None:
-    class Picky(SimulatedEngine):
-        def start(self, stint: Stint) -> None:
-            if stint.id.job_id == "a":
-                raise EngineUnreachableError("a can't be started")
-            super().start(stint)
-
     site = Site(fifo, num_slots=8)
-    site.engine = Picky(8, USUAL)
+    site.engine = Picky(EngineUnreachableError("a can't be started"))
     site.submit("a")
     site.submit("b")
     site.cycle(0.0)
@@ -304,14 +311,8 @@ def test_a_start_that_can_never_have_its_slots_is_taken_back_when_slots_are_lost
 
 
 def test_a_stint_that_the_cluster_refuses_for_good_fails_its_job_and_no_other() -> None:
-    class Picky(SimulatedEngine):
-        def start(self, stint: Stint) -> None:
-            if stint.id.job_id == "a":
-                raise StintRefusedError("it can't be made a Ray job")
-            super().start(stint)
-
     site = Site(fifo, num_slots=8)
-    site.engine = Picky(8, USUAL)
+    site.engine = Picky(StintRefusedError("it can't be made a Ray job"))
     site.submit("a")
     site.submit("b")
     site.go_on(200.0)
