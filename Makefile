@@ -19,7 +19,7 @@ help: ## what can be made
 demo: setup ## real Kafka, real data, two workers, one killed: prints what happened (under 3 minutes)
 	$(BIN)/evenload demo
 
-test: ## every check and, beside them, every test, against embedded brokers (under 20 minutes on 2 cores)
+test: ## every check and, beside them, every test, against embedded brokers (about 20 minutes on 2 cores)
 	@$(MAKE) --no-print-directory -j 2 check tests
 
 tests: test-tools ## every test, without the checks
