@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import signal
 import socket
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from pydantic import ValidationError
 
-from evenload.cli.edge import StoppedError, cluster_options
+from evenload.cli.edge import StoppedError, cluster_options, is_loopback
 from evenload.cli.output import Output
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.connection import COLLECTOR_FIELDS, first_reason
@@ -206,7 +205,7 @@ def _dangers(host: str, config: ServiceConfig, *, is_tls: bool) -> Iterator[str]
     """What an operator should know who lets others reach the service."""
     from evenload.telemetry_collector.service.admission import Right
 
-    if host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback):
+    if is_loopback(host):
         return
     admission = config.admission()
     if admission.is_open(Right.INGEST):
@@ -219,14 +218,6 @@ def _dangers(host: str, config: ServiceConfig, *, is_tls: bool) -> Iterator[str]
     has_token = not admission.is_open(Right.INGEST) or config.operate_token is not None
     if has_token and not is_tls:
         yield "tokens come here unencrypted: set --tls-certificate, or let TLS end on this machine"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _tls(certificate_path: Path | None, key_path: Path | None) -> ssl.SSLContext | None:

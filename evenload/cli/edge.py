@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import os
 import sys
 import traceback
@@ -85,6 +86,14 @@ class SentenceGroup(click.Group):
             click.echo(f"evenload: {sentence(error)}", err=True)
             sys.exit(EXIT_FAILED)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def sentence(error: BaseException) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
 from pathlib import Path
 
 import click
 
-from evenload.cli.edge import StoppedError, cluster_options
+from evenload.cli.edge import StoppedError, cluster_options, is_loopback
 from evenload.cli.output import Output
 from evenload.kafka_connection import Connection
 
@@ -109,7 +108,7 @@ def governor(
         raise click.UsageError(
             f"--host is {host!r}: say with --report-url where the cluster's machines reach it"
         )
-    if not _is_loopback(host):
+    if not is_loopback(host):
         if token_path is None:
             raise click.UsageError(
                 f"--host is {host!r}: without --token-file it is asked on this machine only, as 127.0.0.1"
@@ -138,10 +137,3 @@ def governor(
     )
     if stopped_by == signal.SIGINT:
         raise StoppedError()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

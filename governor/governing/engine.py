@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+SIZE_MAX = 10_000  # workers of a job
+
 
 class StintId(NamedTuple):
     """Which stint of which job; the first is 1. No number is given twice."""

@@ -17,11 +17,10 @@ from pydantic import ConfigDict
 
 from evenload.governor.deciding.curves import SpeedCurve
 from evenload.governor.deciding.state import JobView, PlainView
-from evenload.governor.governing.engine import Stint, StintId
+from evenload.governor.governing.engine import SIZE_MAX, Stint, StintId
 from evenload.governor.governing.orders import Phase, Placement
 
 DEFAULT_TEAM = "default"
-SIZE_MAX = 10_000  # workers of a job
 SAMPLES_MAX, WEIGHT_MAX = 1e18, 1e6
 FRUITLESS_MAX = 4  # starts in a row without a sample, after which a job has failed
 BACKOFF_MIN_S, BACKOFF_MAX_S = 5.0, 300.0  # before a job that failed is started again
@@ -170,7 +169,6 @@ class Job:
 
     def plain_view(self, now_s: float) -> PlainView:
         """What is decided by, of a plain job."""
-        lasted_s = max(0.0, now_s - self.since_s)
         return PlainView(
             job_id=self.job_id,
             submitted_s=self.submitted_s,
@@ -179,15 +177,14 @@ class Job:
             weight=self.wish.weight,
             size=self.wanted,
             is_kept=self.wish.is_kept,
-            waiting_s=self.waited_s if self.has_place else lasted_s,
-            running_s=lasted_s if self.has_place else 0.0,
+            waiting_s=self.waited_s if self.has_place else self._lasted_s(now_s),
+            running_s=self._lasted_s(now_s) if self.has_place else 0.0,
             slot_seconds=self.slot_seconds_at(now_s),
         )
 
     def view(self, speed: SpeedCurve, resize_cost_s: float, now_s: float, *, num_slots: int) -> JobView:
         """What a policy is given, of a run; it asks for no more than there is."""
         assert self.wish.samples is not None
-        lasted_s = max(0.0, now_s - self.since_s)
         return JobView(
             job_id=self.job_id,
             submitted_s=self.submitted_s,
@@ -200,8 +197,8 @@ class Job:
             weight=self.wish.weight,
             size=self.wanted,
             held_s=max(0.0, now_s - self.wanted_since_s),
-            waiting_s=self.waited_s if self.has_place else lasted_s,
-            running_s=lasted_s if self.has_place else 0.0,
+            waiting_s=self.waited_s if self.has_place else self._lasted_s(now_s),
+            running_s=self._lasted_s(now_s) if self.has_place else 0.0,
             slot_seconds=self.slot_seconds_at(now_s),
             resize_cost_s=resize_cost_s,
         )
@@ -230,7 +227,7 @@ class Job:
         )
         if self.has_place:
             return new
-        waited_s = max(0.0, now_s - self.since_s)
+        waited_s = self._lasted_s(now_s)
         longest_wait_s = max(self.longest_wait_s, waited_s)
         return replace(new, has_place=True, since_s=now_s, waited_s=waited_s, longest_wait_s=longest_wait_s)
 
@@ -311,6 +308,10 @@ class Job:
         if self.ending is Ending.FAILED:
             return replace(released, ending=None, ended_s=0.0, since_s=now_s, wanted_since_s=now_s)
         return released
+
+    def _lasted_s(self, now_s: float) -> float:
+        """How long it has had its place, or has waited for one."""
+        return max(0.0, now_s - self.since_s)
 
     def _put_aside(self, now_s: float) -> Job:
         """Wanted nowhere. One that starts is stopped at once; one that runs, with the next orders."""

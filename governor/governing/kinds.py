@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from pydantic import ConfigDict
 
-from evenload.governor.governing.engine import StintId
+from evenload.governor.governing.engine import SIZE_MAX, StintId
 
 RESIZE_COST_S = 15.0  # until one was measured
 NUM_KEPT = 9  # measurements of each thing: the median of few forgets an outlier, and what is long ago
-SIZE_MAX, SPEED_MAX, COST_MAX_S = 10_000, 1e15, 1e6
+SPEED_MAX, COST_MAX_S = 1e15, 1e6
 CHANGE_MIN = 0.05  # of a speed: less is noise
 
 

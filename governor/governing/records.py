@@ -20,7 +20,8 @@ from pydantic import ConfigDict, TypeAdapter
 from evenload.dataset_catalog.foreign_content import reason_of
 from evenload.governor.deciding.state import Team
 from evenload.governor.errors import RecordError
-from evenload.governor.governing.jobs import SIZE_MAX, Job
+from evenload.governor.governing.engine import SIZE_MAX
+from evenload.governor.governing.jobs import Job
 from evenload.governor.governing.kinds import Kind
 from evenload.governor.governing.orders import Phase
 

@@ -47,9 +47,8 @@ from evenload.governor.governing.loop import Governing
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import plain_wish_of, wish_of
 from evenload.governor.service.instruments import GovernorInstruments
-from evenload.governor.service.tokens import Caller, Right, Tokens, check, check_team
+from evenload.governor.service.tokens import TEAM, Caller, Right, Tokens, check, check_team
 from evenload.governor.service.wire import (
-    TEAM,
     WEIGHT_BY_PRIORITY,
     AskedPolicy,
     AskedSizes,
@@ -282,6 +281,7 @@ class GovernorHttp:
         return web.json_response({"job": job_id, "stint": job.stint, "log": said[-LOG_CHARS_MAX:]})
 
     async def _resize(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.SUBMIT)
         asked = await self._body(request, AskedSizes)
 
         def resize(governor: Governor, job_id: str, now_s: float) -> Job:

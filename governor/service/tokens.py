@@ -30,7 +30,7 @@ from evenload.http_edge.browsers import RefusedError
 
 _FILE_BYTES_MAX: Final = 1 << 20
 _KEY_BYTES: Final = 32
-_TEAM: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+TEAM: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _NEEDS_TEAM: Final = ("submit", "submit-plain")
 
 
@@ -152,7 +152,7 @@ def _callers(path: Path, content: bytes) -> dict[bytes, Caller]:
             raise TokenFileError(f"{where} doesn't begin with the SHA-256 of a token, 64 digits in hex")
         if right not in _RIGHTS:
             raise TokenFileError(f"{where} names no right; there are {', '.join(_RIGHTS)}")
-        if len(words) > 3 or bool(team) != (right in _NEEDS_TEAM) or (team and not _TEAM.fullmatch(team)):
+        if len(words) > 3 or bool(team) != (right in _NEEDS_TEAM) or (team and not re.fullmatch(TEAM, team)):
             needs = "the name of one team" if right in _NEEDS_TEAM else "nothing"
             raise TokenFileError(f"{where} needs {needs} after {right!r}")
         if (key := bytes.fromhex(digest)) in callers:

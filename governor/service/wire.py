@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Ending, Job
 from evenload.governor.governing.orders import Phase
+from evenload.governor.service.tokens import TEAM
 from evenload.ray_trainer.training.train_config import TrainConfig
 
-TEAM = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 WEIGHT_BY_PRIORITY = {"urgent": 16.0, "normal": 4.0, "low": 1.0}
 
 
