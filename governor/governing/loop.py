@@ -291,6 +291,7 @@ class Governing:
                 if not isinstance(error, JournalError) or not error.retriable:
                     raise
                 _log.warning("%s", error)
+                self.unready = str(error)  # until the journal is read anew, and a cycle has ended
                 return
             if unreachable and unreachable != self.unreachable:
                 _log.warning("%s", unreachable)

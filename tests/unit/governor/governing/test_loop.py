@@ -37,9 +37,12 @@ class MoodyJournal(MemoryJournal):
         super().__init__()
         self.failure: JournalError | None = None
         self.num_opened = 0
+        self.governing: Governing | None = None
+        self.unready_at_open: str | None = None
 
     def open(self) -> tuple[Records, list[RecordError]]:
         self.num_opened += 1
+        self.unready_at_open = self.governing.unready if self.governing else None
         return super().open()
 
     def write(self, changes: Records) -> None:
@@ -53,6 +56,7 @@ class Site:
     def __init__(self) -> None:
         self.journal, self.engine = MoodyJournal(), StillEngine(4)
         self.governing = Governing(self.journal, self.engine, governing_policy, look_s=0.03)
+        self.journal.governing = self.governing
         self.governing.start()
 
     def submit(self) -> Job:
@@ -95,6 +99,7 @@ def test_when_a_write_fails_it_begins_with_what_the_journal_has(site: Site) -> N
         site.submit()
     assert site.governing.ask(lambda governor, _: governor.jobs["a"].wish) == WISH
     assert site.journal.num_opened == 2
+    assert site.journal.unready_at_open == "no answer"
 
 
 def test_when_another_has_taken_the_journal_nothing_is_done_any_more(site: Site) -> None:
