@@ -7,13 +7,24 @@ import click
 from benchmarks.balance.command import balance
 from benchmarks.govern.command import govern
 from benchmarks.imbalance.command import imbalance
+from benchmarks.queue.command import queue
 from benchmarks.read import read
 from benchmarks.scale.command import scale
 from benchmarks.telemetry.command import telemetry
 from benchmarks.uneven import uneven
 from benchmarks.write.command import write
 
-BENCHMARKS: tuple[click.Command, ...] = (balance, read, uneven, write, scale, telemetry, imbalance, govern)
+BENCHMARKS: tuple[click.Command, ...] = (
+    balance,
+    read,
+    uneven,
+    write,
+    scale,
+    telemetry,
+    imbalance,
+    govern,
+    queue,
+)
 
 
 @click.group(invoke_without_command=True)

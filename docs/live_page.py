@@ -11,15 +11,9 @@ answered here.
 
 from __future__ import annotations
 
-import io
-import shutil
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
-from playwright.sync_api import Route as BrowserRequest
+from page_pictures import make_pictures
 
 from evenload.router.config import RouterConfig
 from evenload.router.route import Route
@@ -174,51 +168,11 @@ def report(producer: str, topic: str, route: Route, *, sent: int, to_come: int |
     )
 
 
-def shoot(browser: Browser, overview: str, *, width: int, scheme: str, path: Path, is_whole: bool) -> None:
-    """Draw the page and keep its picture, the whole page or what a screen shows, in few colours."""
-    html, headers = load_page()
-    context = browser.new_context(
-        viewport={"width": width, "height": 860}, color_scheme="dark" if scheme == "dark" else "light"
-    )
-    page = context.new_page()
-
-    def answer(request: BrowserRequest) -> None:
-        if request.request.url.endswith("/v1/overview"):
-            request.fulfill(body=overview, content_type="application/json")
-        else:
-            request.fulfill(body=html, headers=headers)
-
-    page.route("**/*", answer)
-    page.goto("http://collector.test/")
-    page.wait_for_selector("#brokers tbody tr")
-    picture = page.screenshot(full_page=is_whole, animations="disabled")
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(96).save(path, optimize=True)
-    context.close()
-
-
 def main() -> None:
     """Make the pictures."""
     evening = Evening()
     evening.pass_by(3600)
-    overview = evening.overview_json()
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        raise SystemExit("Chromium isn't there: apt-get install chromium")
-    is_for_looking = len(sys.argv) > 1
-    folder = Path(sys.argv[1]) if is_for_looking else Path(__file__).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = [(1400, "light"), (400, "dark")]
-    if is_for_looking:
-        wanted = [(width, scheme) for width in (400, 1400) for scheme in ("light", "dark")]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
-        for width, scheme in wanted:
-            path = folder / f"live-page-{width}-{scheme}.png"
-            is_whole = is_for_looking or width > 400
-            shoot(browser, overview, width=width, scheme=scheme, path=path, is_whole=is_whole)
-        browser.close()
+    make_pictures("live-page", load_page(), evening.overview_json(), ready="#brokers tbody tr")
 
 
 if __name__ == "__main__":

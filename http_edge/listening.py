@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-__all__ = ["Listener", "listen"]
+__all__ = ["Listener", "listen", "url_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +67,11 @@ async def listen(
         )
     finally:
         placed.close()
+
+
+def url_of(host: str, port: int, *, is_tls: bool) -> str:
+    """How a service that listens there is asked."""
+    return f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Listener:

@@ -3,6 +3,8 @@
 The page's script and style stand in the file, so the policy names them by their hashes: a browser runs these
 and nothing else, speaks to nobody but the server that sent them, and makes no HTML out of text
 (`require-trusted-types-for`), whatever a topic is called.
+
+What all pages share stands beside this file: page.css, how they look; page.js, how they ask and draw.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from importlib.resources import files
 from typing import NamedTuple
 
 __all__ = ["Page", "sealed"]
@@ -23,11 +26,14 @@ class Page(NamedTuple):
 
 
 def sealed(html: str) -> Page:
-    """A page that has one script and one style of its own, and needs nothing else.
+    """A page with the style and the script that all pages share, before its own.
 
     Args:
-        html: all of it.
+        html: all the rest of it, with one element `style` and one `script`.
     """
+    for element, shared in (("style", "page.css"), ("script", "page.js")):
+        text = files(__package__).joinpath(shared).read_text(encoding="utf-8")
+        html = html.replace(f"<{element}>\n", f"<{element}>\n{text}\n", 1)
     policy = (
         "default-src 'none'",
         f"script-src {_hash_of('script', html)}",

@@ -131,6 +131,11 @@ def governor_token() -> SecretStr | None:
     return SecretStr(token) if token else None
 
 
+def governor_ca_path() -> str | None:
+    """Whose certificates are trusted of a governor, beside those that are known: `EVENLOAD_GOVERNOR_CA`."""
+    return os.environ.get("EVENLOAD_GOVERNOR_CA") or None
+
+
 def _from_address(bootstrap_servers: str) -> Connection:
     try:
         return Connection(bootstrap_servers=bootstrap_servers)

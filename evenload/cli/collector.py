@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from evenload.cli.edge import StoppedError, cluster_options, is_loopback
 from evenload.cli.output import Output
+from evenload.cli.tls import tls_options
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.connection import COLLECTOR_FIELDS, first_reason
 from evenload.kafka_connection.environment import service_token
@@ -83,20 +84,7 @@ def _token_option(right: str, what_for: str) -> Callable[[F], F]:
     help="A name by which clients call it, beside addresses, localhost, this machine's name and --host; "
     "others are refused, as a web page could have its own name point here.",
 )
-@click.option(
-    "--tls-certificate",
-    "certificate_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Serve https: the service's certificate and those between it and its authority (PEM).",
-)
-@click.option(
-    "--tls-key",
-    "key_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The certificate's private key (PEM, not encrypted).  [default: it is in the certificate's file]",
-)
+@tls_options
 @click.option(
     "--metrics-url",
     "metrics_urls",
@@ -122,8 +110,7 @@ def collector(
     ingest_token_path: Path | None,
     read_token_path: Path | None,
     allowed_hosts: tuple[str, ...],
-    certificate_path: Path | None,
-    key_path: Path | None,
+    tls: ssl.SSLContext | None,
     metrics_urls: tuple[tuple[int, str], ...],
     otlp_endpoint: str | None,
     connection: Connection,
@@ -158,7 +145,7 @@ def collector(
         {"operate": operate_token_path, "ingest": ingest_token_path, "read": read_token_path},
         (*allowed_hosts, *_own_names(host)),
     )
-    for warning in _dangers(host, config, is_tls=certificate_path is not None):
+    for warning in _dangers(host, config, is_tls=tls is not None):
         output.note(f"WARNING: {warning}")
     stopped_by = asyncio.run(
         serve(
@@ -166,7 +153,7 @@ def collector(
             config,
             host=host,
             port=port,
-            tls=_tls(certificate_path, key_path),
+            tls=tls,
             topics=None if all_topics else (),
             collector_config=_collecting(interval_s, metrics_urls),
             otlp_endpoint=otlp_endpoint,
@@ -218,24 +205,6 @@ def _dangers(host: str, config: ServiceConfig, *, is_tls: bool) -> Iterator[str]
     has_token = not admission.is_open(Right.INGEST) or config.operate_token is not None
     if has_token and not is_tls:
         yield "tokens come here unencrypted: set --tls-certificate, or let TLS end on this machine"
-
-
-def _tls(certificate_path: Path | None, key_path: Path | None) -> ssl.SSLContext | None:
-    if certificate_path is None:
-        if key_path is not None:
-            raise click.UsageError("--tls-key needs --tls-certificate")
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        # An encrypted key would be asked for at a terminal that isn't there.
-        context.load_cert_chain(certificate_path, key_path, password=lambda: b"")
-    except (OSError, ValueError) as error:
-        files = f"{certificate_path} and {key_path}" if key_path else f"{certificate_path}"
-        raise ValueError(
-            f"no TLS with {files}: {error.strerror if isinstance(error, OSError) else error}; it takes a "
-            "certificate and its key, as PEM, the key not encrypted"
-        ) from error
-    return context
 
 
 def _collecting(interval_s: float, metrics_urls: Sequence[tuple[int, str]]) -> CollectorConfig:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from pathlib import Path
 
 import click
 
 from evenload.cli.edge import StoppedError, cluster_options, is_loopback
 from evenload.cli.output import Output
+from evenload.cli.tls import tls_options
 from evenload.kafka_connection import Connection
 
 DEFAULT_PORT = 9406
@@ -78,6 +80,7 @@ DEFAULT_PORT = 9406
     help="Where the cluster's machines reach it, if not at --host and --port: runs say there how far they "
     "are, and aren't resized while they can't.",
 )
+@tls_options
 @click.option("--take-over", is_flag=True, help="Also from a governor that is at work; that one stops.")
 @cluster_options
 def governor(
@@ -92,6 +95,7 @@ def governor(
     port: int,
     report_url: str | None,
     take_over: bool,
+    tls: ssl.SSLContext | None,
     connection: Connection,
     output: Output,
 ) -> None:
@@ -113,7 +117,10 @@ def governor(
             raise click.UsageError(
                 f"--host is {host!r}: without --token-file it is asked on this machine only, as 127.0.0.1"
             )
-        output.note("WARNING: tokens come here unencrypted; let TLS end on this machine")
+        if tls is None:
+            output.note(
+                "WARNING: tokens come here unencrypted: set --tls-certificate, or let TLS end on this machine"
+            )
 
     def on_ready(url: str) -> None:
         output.document({"governor_url": url, "bootstrap_servers": connection.bootstrap_servers})
@@ -129,6 +136,7 @@ def governor(
             policy=policy,
             wait_max_s=wait_max_s,
             take_over=take_over,
+            tls=tls,
             report_url=report_url,
             tokens=Tokens(token_path),
             allowed_hosts={name.lower() for name in (host, *allowed_hosts)},

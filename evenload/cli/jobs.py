@@ -17,7 +17,7 @@ from evenload.cli.output import Output
 from evenload.cli.replay import replay
 from evenload.cli.training import NOT_FLAGS, config_of, recipe_flags, recipe_help
 from evenload.governor.errors import GovernorError
-from evenload.kafka_connection.environment import governor_token
+from evenload.kafka_connection.environment import governor_ca_path, governor_token
 from evenload.ray_trainer.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
@@ -47,13 +47,16 @@ def _governor_option(command: F) -> F:
         show_default=True,
         envvar="EVENLOAD_GOVERNOR_URL",
         show_envvar=True,
-        help="Where `evenload governor` serves. A token for it: EVENLOAD_GOVERNOR_TOKEN, or ..._TOKEN_FILE.",
+        help="Where `evenload governor` serves. A token for it: EVENLOAD_GOVERNOR_TOKEN, or ..._TOKEN_FILE; "
+        "authorities to trust with https: EVENLOAD_GOVERNOR_CA, a file.",
     )
     @functools.wraps(command)
     def with_governor(*args: Any, url: str, **kwargs: Any) -> Any:
         from evenload.governor.service.client import GovernorClient
 
-        return command(*args, governor=GovernorClient(url, governor_token()), **kwargs)
+        return command(
+            *args, governor=GovernorClient(url, governor_token(), ca_path=governor_ca_path()), **kwargs
+        )
 
     return with_governor  # type: ignore[return-value]  # functools.wraps keeps the signature but not its type
 

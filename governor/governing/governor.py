@@ -56,6 +56,7 @@ class Governor:
         teams: What is set of teams.
         decisions: The newest, oldest first.
         notes: Why jobs have another size than the policy wished for, as of the last decision.
+        observed_s: When the engine was looked at last; minus infinity: not yet.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Governor:
         self._num_slots = 0
         self._stints: Mapping[StintId, StintSeen] = {}
         self._due_s = math.inf
-        self._observed_s = self._seen_since_s = -math.inf
+        self.observed_s = self._seen_since_s = -math.inf
         self._refused: dict[StintId, str] = {}
         self._changed_jobs: dict[str, Job] = {}
         self._changed_kinds: dict[str, Kind] = {}
@@ -138,7 +139,7 @@ class Governor:
 
     def has_measured(self, job: Job) -> bool:
         """Whether it is known how fast a job of its kind is at its size."""
-        return job.size in self._kind_of(job).speeds
+        return job.size in self.kind_of(job).speeds
 
     # Requests
 
@@ -226,9 +227,9 @@ class Governor:
         if seen.cluster_id != self._cluster_id:
             self._lose_stints(now_s)
             self._cluster_id = self._changed_cluster_id = seen.cluster_id
-        if now_s - self._observed_s > UNSEEN_GAP_S:
+        if now_s - self.observed_s > UNSEEN_GAP_S:
             self._seen_since_s = now_s  # nothing was ordered meanwhile
-        self._observed_s = now_s
+        self.observed_s = now_s
         if seen.num_slots != self._num_slots:
             self._num_slots = seen.num_slots
             self._decide_soon(now_s)
@@ -297,14 +298,14 @@ class Governor:
     def _note_progress(self, job: Job, stint: StintSeen, now_s: float) -> Job:
         # Progress alone isn't written down: a checkpoint says the same.
         job = self._jobs[job.job_id] = job.seen_at(stint.samples_done)
-        kind = self._kind_of(job)
+        kind = self.kind_of(job)
         if job.phase is Phase.STARTING and stint.has_trained:
             if job.stop_ordered_s is not None and not job.is_plain:
                 self._put_kind(job, kind.with_resize(max(0.0, now_s - job.stop_ordered_s)))
             self._put(job := job.running())
         if stint.samples_per_s:
-            measured = self._kind_of(job).with_speed(job.size, job.stint_id, stint.samples_per_s)
-            if measured is not self._kind_of(job):
+            measured = self.kind_of(job).with_speed(job.size, job.stint_id, stint.samples_per_s)
+            if measured is not self.kind_of(job):
                 self._put_kind(job, measured)
                 self._decide_soon(now_s)
         return job
@@ -353,13 +354,14 @@ class Governor:
         return ClusterState(
             now_s=now_s,
             num_slots=self._num_slots,
-            jobs=tuple(self._view(job, now_s) for job in jobs if not job.is_plain),
+            jobs=tuple(self.view(job, now_s) for job in jobs if not job.is_plain),
             plain=tuple(job.plain_view(now_s) for job in jobs if job.is_plain),
             teams=self.teams,
         )
 
-    def _view(self, job: Job, now_s: float) -> JobView:
-        kind, wish = self._kind_of(job), job.wish
+    def view(self, job: Job, now_s: float) -> JobView:
+        """What a policy is given, of a run."""
+        kind, wish = self.kind_of(job), job.wish
         assert wish.samples is not None
         least, most = job.min_size, job.max_size
         largest = max(most, job.wanted)
@@ -426,7 +428,8 @@ class Governor:
     def _by_submission(self) -> list[Job]:
         return sorted(self._jobs.values(), key=lambda job: (job.submitted_s, job.job_id))
 
-    def _kind_of(self, job: Job) -> Kind:
+    def kind_of(self, job: Job) -> Kind:
+        """What was measured of jobs of its kind."""
         return self._kinds.get(job.wish.kind) or Kind()
 
     def _put(self, job: Job) -> None:
@@ -435,7 +438,7 @@ class Governor:
         here[job.job_id] = self._changed_jobs[job.job_id] = job
 
     def _put_kind(self, job: Job, kind: Kind) -> None:
-        known = self._kind_of(job)
+        known = self.kind_of(job)
         self._kinds[job.wish.kind] = self._changed_kinds[job.wish.kind] = kind
         if kind.speeds is not known.speeds:
             self._curves = {key: curve for key, curve in self._curves.items() if key[0] != job.wish.kind}

@@ -116,6 +116,7 @@ class Governing:
         self._changed = threading.Condition()
         self._requests: list[tuple[Callable[[Governor, float], Any], Future[Any]]] = []
         self._is_closing = False
+        self._watchers: list[Callable[[Governor, float], None]] = []
         self._looked_s = -math.inf  # when the last cycle ended, by the clock
         self.policy: tuple[str, ClosablePolicy] | None = None
         self.damaged: list[RecordError] = []
@@ -155,6 +156,10 @@ class Governing:
                 raise GovernorBusyError(timeout_s) from error
             raise
 
+    def watch(self, told: Callable[[Governor, float], None]) -> None:
+        """Has `told` called after each cycle, on the governor's thread, with the time."""
+        self._watchers.append(told)
+
     def close(self) -> None:
         """Ends it after the cycle that is under way."""
         with self._changed:
@@ -166,6 +171,11 @@ class Governing:
     def now_s(self) -> float:
         """Seconds since 1970, as the governor takes it."""
         return self._offset_s + self._clock()
+
+    @property
+    def put_aside(self) -> str | None:
+        """Why another policy decides than the one that is set."""
+        return self.policy_fault or (self.policy[1].fault if self.policy else None)
 
     def _run(self) -> None:
         try:
@@ -309,6 +319,8 @@ class Governing:
             return self.unreachable
         unreachable = run_cycle(governor, self._journal, self._engine, self.now_s())
         self._looked_s = self._clock()
+        for told in self._watchers:
+            told(governor, self.now_s())
         return unreachable
 
     def _wait_s(self, governor: Governor) -> float:

@@ -17,15 +17,17 @@ class GovernorClient:
     """One governor. For one thread.
 
     Args:
-        url: http://HOST:PORT.
+        url: http://HOST:PORT, or https.
         token: That it knows; None: it asks for none.
+        ca_path: Certificates of the authorities to trust with https (PEM); None: those that are known.
     """
 
-    def __init__(self, url: str, token: SecretStr | None = None) -> None:
+    def __init__(self, url: str, token: SecretStr | None = None, *, ca_path: str | None = None) -> None:
         self._url = url.rstrip("/")
         self._session = requests.Session()
         # Proxies and passwords (.netrc) that the environment names are for strangers' addresses.
         self._session.trust_env = False
+        self._session.verify = ca_path or True
         if token is not None:
             self._session.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
 
@@ -95,6 +97,10 @@ class GovernorClient:
                 method, f"{self._url}{path}", json=body, timeout=_ANSWER_S, allow_redirects=False
             )
             document = answer.json()
+        except requests.exceptions.SSLError as error:
+            raise GovernorUnreachableError(
+                self._url, f"it isn't trusted; EVENLOAD_GOVERNOR_CA names whom to trust ({error})"
+            ) from error
         except requests.ConnectionError as error:
             raise GovernorUnreachableError(self._url, "nobody listens there") from error
         except requests.RequestException as error:

@@ -11,10 +11,12 @@
 | `GET /v1/teams`, `PUT /v1/teams/T` | what teams have; their limits and guarantees |
 | `GET /v1/policy`, `PUT /v1/policy` | what decides; another; `?preview=1`: what that would change |
 | `GET /v1/decisions?since=S` | what was decided after S (seconds since 1970), and why; at most 1,000 |
+| `GET /`, `GET /v1/overview` | the page, which needs no token; what it shows |
 | `GET /metrics` | for Prometheus |
 | `GET /healthz`, `GET /readyz` | the process lives; it governs, and its cluster answers |
 
-Where there are tokens, a request shows one as `Authorization: Bearer TOKEN`; all but the last two need it.
+Where there are tokens, a request shows one as `Authorization: Bearer TOKEN`; all need it but the
+page and the last two.
 
 Errors are `{"error": "a sentence"}`. Read next: wire.py, running.py.
 """
@@ -47,6 +49,7 @@ from evenload.governor.governing.loop import Governing
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import plain_wish_of, wish_of
 from evenload.governor.service.instruments import GovernorInstruments
+from evenload.governor.service.page.live_page import GovernorPage
 from evenload.governor.service.tokens import TEAM, Caller, Right, Tokens, check, check_team
 from evenload.governor.service.wire import (
     WEIGHT_BY_PRIORITY,
@@ -57,6 +60,7 @@ from evenload.governor.service.wire import (
     Submitted,
     SubmittedPlain,
     job_document,
+    team_document,
 )
 from evenload.http_edge.bodies import Bodies
 from evenload.http_edge.browsers import RefusedError, check_browser
@@ -106,6 +110,7 @@ class GovernorHttp:
         self._tokens, self._hosts = tokens, frozenset(allowed_hosts)
         self._registry = CollectorRegistry()
         self._registry.register(GovernorInstruments(governing))
+        self._page = GovernorPage(governing)
         self._bodies = Bodies(BODY_BYTES_MAX, BODY_WAIT_S)
 
     def app(self) -> web.Application:
@@ -128,6 +133,8 @@ class GovernorHttp:
                 web.put("/v1/teams/{team}", self._set_team),
                 web.get("/v1/policy", self._policy),
                 web.put("/v1/policy", self._set_policy),
+                web.get("/", self._get_page),
+                web.get("/v1/overview", self._overview),
                 web.get("/metrics", self._metrics),
                 web.get("/healthz", self._health),
                 web.get("/readyz", self._readiness),
@@ -342,7 +349,7 @@ class GovernorHttp:
 
         def all_of(governor: Governor, _: float) -> dict[str, Any]:
             names = {*governor.teams, *(job.wish.team for job in governor.jobs.values())}
-            return {name: _team_document(governor, name) for name in sorted(names)}
+            return {name: team_document(governor, name) for name in sorted(names)}
 
         return web.json_response({"teams": await self._ask(all_of)})
 
@@ -358,7 +365,7 @@ class GovernorHttp:
 
         def set_it(governor: Governor, now_s: float) -> dict[str, Any]:
             governor.set_team(name, team, now_s)
-            return _team_document(governor, name)
+            return team_document(governor, name)
 
         return web.json_response(await self._ask(set_it))
 
@@ -380,9 +387,20 @@ class GovernorHttp:
         return web.json_response(self._policy_document())
 
     def _policy_document(self) -> dict[str, Any]:
-        name, policy = self._governing.policy or (None, None)
-        fault = self._governing.policy_fault or (policy.fault if policy else None)
-        return {"policy": name, "fault": fault, "known": list(known_policies())}
+        name = self._governing.policy[0] if self._governing.policy else None
+        return {"policy": name, "fault": self._governing.put_aside, "known": list(known_policies())}
+
+    async def _get_page(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._page.sent.html, headers=self._page.sent.headers)
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        self._allowed(request, Right.READ)
+        body = await self._page.overview()
+        answer = web.Response(
+            body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
+        )
+        answer.enable_compression()
+        return answer
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self._allowed(request, Right.READ)
@@ -398,19 +416,6 @@ class GovernorHttp:
         if self._governing.unready:
             return _refused(503, self._governing.unready)
         return web.Response(text="ok\n")
-
-
-def _team_document(governor: Governor, name: str) -> dict[str, Any]:
-    """What is set of a team, and what it has now."""
-    team = governor.teams.get(name, Team())
-    jobs = [job for job in governor.jobs.values() if job.wish.team == name]
-    return {
-        "limit": team.limit,
-        "guarantee": team.guarantee,
-        "slots": sum(job.size for job in jobs),
-        "jobs": len(jobs),
-        "waiting": sum(job.size == 0 for job in jobs),
-    }
 
 
 def _team_of(caller: Caller, asked: str | None) -> str:

@@ -31,29 +31,31 @@ class GovernorInstruments(Collector):
         """All of it; without a governor only that there is none."""
         governing = self._governing
         yield _gauge(
-            "evenload_governor_cluster_reachable",
-            "Whether the cluster answered when it was last looked at.",
-            0.0 if governing.unreachable else 1.0,
+            "evenload_governor_ready",
+            "Whether it decides: its journal can be written, and its cluster answers.",
+            0.0 if governing.unready else 1.0,
         )
         yield _gauge(
             "evenload_governor_damaged_records",
             "Records of the journal that could not be understood.",
             len(governing.damaged),
         )
-        policy = governing.policy[1] if governing.policy else None
-        is_aside = governing.policy_fault or (policy.fault if policy else None)
         yield _gauge(
             "evenload_governor_policy_put_aside",
             "Whether another policy decides, as the one that was set misbehaved.",
-            1.0 if is_aside else 0.0,
+            1.0 if governing.put_aside else 0.0,
         )
         try:
-            yield from governing.ask(lambda governor, _: list(_of(governor)), timeout_s=_PATIENCE_S)
+            yield from governing.ask(_of, timeout_s=_PATIENCE_S)
         except (GovernorError, TimeoutError):
             return
 
 
-def _of(governor: Governor) -> Iterator[Metric]:
+def _of(governor: Governor, now_s: float) -> list[Metric]:
+    return list(_metrics_of(governor, now_s))
+
+
+def _metrics_of(governor: Governor, now_s: float) -> Iterator[Metric]:
     yield _gauge("evenload_governor_slots", "Slots that jobs of the governor can have.", governor.num_slots)
     held = sum(job.size for job in governor.jobs.values())
     yield _gauge("evenload_governor_slots_held", "Slots that jobs hold.", held)
@@ -62,6 +64,12 @@ def _of(governor: Governor) -> Iterator[Metric]:
     for state in STATES:
         jobs.add_metric([state], states[state])
     yield jobs
+    waits_s = [now_s - job.since_s for job in governor.jobs.values() if state_of(job) == "waiting"]
+    yield _gauge(
+        "evenload_governor_longest_wait_seconds",
+        "For how long the job has waited that waits longest.",
+        max(waits_s, default=0.0),
+    )
     by_team: Counter[str] = Counter()
     for job in governor.jobs.values():
         by_team[job.wish.team] += job.size

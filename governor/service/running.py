@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import ssl
 import time
 from collections.abc import Callable, Collection
 from functools import partial
@@ -25,7 +26,7 @@ from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import left_by, submission_of
 from evenload.governor.service.http import GovernorHttp
 from evenload.governor.service.tokens import Tokens
-from evenload.http_edge.listening import listen
+from evenload.http_edge.listening import listen, url_of
 from evenload.kafka_connection.connection import Connection
 
 _REQUESTS_END_S: Final = 0.3
@@ -42,6 +43,7 @@ async def serve(
     policy: str | None,
     wait_max_s: float,
     take_over: bool,
+    tls: ssl.SSLContext | None = None,
     tokens: Tokens,
     allowed_hosts: Collection[str] = (),
     report_url: str | None = None,
@@ -58,6 +60,7 @@ async def serve(
         policy: The name of what decides; None: as it was set before, else the default.
         wait_max_s: Who has waited so long gets a turn, in seconds.
         take_over: Also from a governor that is at work.
+        tls: With the service's certificate; None: plain http.
         tokens: Who may ask for what.
         allowed_hosts: By which names clients call it, beside addresses and localhost, in lower case.
         report_url: Where drivers on the cluster reach this service; None: where it listens.
@@ -115,9 +118,9 @@ async def serve(
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        listener = await listen(runner, host, port)
+        listener = await listen(runner, host, port, tls=tls)
         stack.push_async_callback(listener.close)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.port}"
+        url = url_of(host, listener.port, is_tls=tls is not None)
         report_to["url"] = f"{(report_url or url).rstrip('/')}/v1/reports"
         governing.start()  # not before: it may start stints at once, which have to know where to report
         watching = asyncio.create_task(asyncio.to_thread(governing.has_ended.wait))

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from evenload.governor.deciding.state import Team
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Ending, Job
 from evenload.governor.governing.orders import Phase
@@ -117,6 +118,19 @@ def job_document(governor: Governor, job: Job, now_s: float) -> dict[str, Any]:
     }
 
 
+def team_document(governor: Governor, name: str) -> dict[str, int | None]:
+    """What is set of a team, and what it has now."""
+    team = governor.teams.get(name, Team())
+    jobs = [job for job in governor.jobs.values() if job.wish.team == name]
+    return {
+        "limit": team.limit,
+        "guarantee": team.guarantee,
+        "slots": sum(job.size for job in jobs),
+        "jobs": len(jobs),
+        "waiting": sum(job.size == 0 for job in jobs),
+    }
+
+
 def _samples_done(job: Job) -> float | None:
     if job.wish.samples is None:
         return None
@@ -142,13 +156,15 @@ def _reason(governor: Governor, job: Job, now_s: float) -> str:
     if job.phase is Phase.WAITING and job.wanted:
         return f"waits for {job.wanted} slots that others are leaving"
     if job.phase is Phase.WAITING:
-        least, most = job.min_size, job.max_size
-        sizes = f"{least}" if least == most else f"{least} to {most}"
+        least = job.min_size
         if least > governor.num_slots:
             return f"waits: there are {governor.num_slots} slots, and it needs {least}"
-        waits = f"waits: {governor.num_free} slots free, runs with {sizes}"
+        waits = f"waits: {max(0, governor.num_free)} slots free, needs {least}"
         patience_s = governor.wait_max_s - (now_s - job.since_s)
-        return f"{waits}; its turn in {max(0.0, patience_s):.0f} s" if patience_s < math.inf else waits
+        if patience_s == math.inf:
+            return waits
+        turn = f"at the latest in {patience_s:.0f} s" if patience_s > 0 else "is due"
+        return f"{waits}; its turn {turn}"
     if not job.is_plain and not governor.has_measured(job):
         return "how fast it is at this size is being measured"
     return governor.notes.get(job.job_id, "")

@@ -21,7 +21,7 @@ from typing import Any
 from aiohttp import web
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-from evenload.http_edge.listening import listen
+from evenload.http_edge.listening import listen, url_of
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
@@ -111,7 +111,7 @@ async def serve(
         house = asyncio.create_task(service.keep_house())
         house.add_done_callback(partial(_end_with, stopped))
         stack.callback(house.cancel)
-        on_ready(_url(host, listener.port, is_tls=tls is not None))
+        on_ready(url_of(host, listener.port, is_tls=tls is not None))
         return await stopped
 
 
@@ -128,10 +128,6 @@ def _end_with(stopped: asyncio.Future[signal.Signals], task: asyncio.Task[None])
 
 async def _all_at_once(ends: Sequence[_End]) -> None:
     await asyncio.gather(*(end() for end in ends))
-
-
-def _url(host: str, port: int, *, is_tls: bool) -> str:
-    return f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _otlp_reader(endpoint: str) -> PeriodicExportingMetricReader:

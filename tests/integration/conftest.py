@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
+from evenload.governor.on_ray.local_ray import local_ray
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
 
-RAY_HEAD = Path(__file__).with_name("ray_head.py")
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -40,30 +39,74 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens a page of ours; in the end nothing has gone to another host, and the console has no error."""
+    complaints: list[str] = []
+    hosts: set[str] = set()
+    own: set[str] = set()
+
+    def complain(message: ConsoleMessage) -> None:
+        # The browser itself writes down each request that fails, and what a test tried in vain.
+        expected = "ERR_CONNECTION", "TrustedHTML", "401", "403"
+        if message.type in ("error", "warning") and not any(text in message.text for text in expected):
+            complaints.append(message.text)
+
+    def open_it(url: str, width: int = 1400, height: int = 900, **kwargs: object) -> Page:
+        page = browser.new_page(viewport={"width": width, "height": height}, **kwargs)  # type: ignore[arg-type]
+        page.set_default_timeout(20_000)
+        page.on("console", complain)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+        own.add(urlsplit(url).netloc)
+        page.goto(url)
+        expect(page.locator("#live")).not_to_have_text("Waiting")
+        return page
+
+    yield open_it
+    for context in browser.contexts:
+        context.close()
+    assert complaints == []
+    assert hosts - {""} <= own
+
+
+@pytest.fixture
+def contrasts() -> Callable[[Page], list[tuple[float, str]]]:
+    """Each text of a page with its contrast, as WCAG reckons it."""
+    return lambda page: page.evaluate(_CONTRASTS)
+
+
+_CONTRASTS = """() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const linear = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = (colour) => {
+    const [r, g, b] = numbers(colour).map((value) => linear(value / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const ratio = (a, b) => Math.max(light(a), light(b)) / Math.min(light(a), light(b));
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if (numbers(colour)[3] !== 0) return colour;
+    }
+  };
+  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement, style = getComputedStyle(node);
+    if (!walker.currentNode.data.trim() || ["SCRIPT", "NOSCRIPT"].includes(node.nodeName)) continue;
+    const inBar = node.closest(".bar") && node.previousElementSibling;
+    const back = inBar ? getComputedStyle(inBar).fill : behind(node);
+    found.push([ratio(node.nodeName === "text" ? style.fill : style.color, back), walker.currentNode.data]);
+  }
+  return found;
+}"""
+
+
 @pytest.fixture(scope="module")
 def ray_head() -> Iterator[str]:
     """The address of a Ray cluster's dashboard; it has four CPUs."""
-    # Ray ends its dashboard before that can delete its folder with a socket.
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        subprocess.Popen(
-            [sys.executable, str(RAY_HEAD)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "RAY_USAGE_STATS_ENABLED": "0",
-                "RAY_prestart_worker_first_driver": "0",  # idle workers, which it would start for each job
-                "TMPDIR": folder,
-            },
-        ) as head,
-    ):
-        assert head.stdin is not None
-        assert head.stdout is not None
-        yield json.loads(head.stdout.readline())["dashboard_url"]
-        head.stdin.close()
-        assert head.wait(60) == 0
+    with local_ray(4) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

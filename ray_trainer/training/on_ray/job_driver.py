@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from evenload.ray_trainer.training.events import LOADING, Event
+
+if TYPE_CHECKING:
+    from evenload.ray_trainer.training.on_ray.worker import Loop
 
 __all__ = ["JOB_VARIABLE", "REPORT_VARIABLE", "RESULT_PREFIX", "main"]
 
@@ -22,8 +25,12 @@ RESULT_PREFIX: Final = "evenload-result: "
 _PROGRESS_S: Final = 5.0
 
 
-def main() -> int:
-    """0 done, 1 failed with one sentence, 130 stopped."""
+def main(loop: Loop | None = None) -> int:
+    """0 done, 1 failed with one sentence, 130 stopped.
+
+    Args:
+        loop: To be trained by, as `train` takes one; None: by the job's recipe.
+    """
     print(LOADING, flush=True)
     # Imported here: the submitter needs the names above, and neither torch nor Ray Train.
     from evenload.kafka_connection.connection import Connection
@@ -43,7 +50,7 @@ def main() -> int:
 
     try:
         result = train(
-            job["recipe"],
+            loop or job["recipe"],
             config,
             on_event=tell,
             progress_interval_s=_PROGRESS_S,

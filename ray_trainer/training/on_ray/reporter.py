@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import requests
 
+from evenload.kafka_connection.environment import governor_ca_path
 from evenload.ray_trainer.training.events import Event, StepDone
 
 __all__ = ["Reporter", "reporter_of"]
@@ -48,6 +49,7 @@ class Reporter:
         with requests.Session() as session:
             # Proxies and passwords (.netrc) that the environment names are for strangers' addresses.
             session.trust_env = False
+            session.verify = governor_ca_path() or True
             while True:
                 self._is_new.wait()
                 self._is_new.clear()

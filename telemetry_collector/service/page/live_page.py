@@ -9,14 +9,13 @@ Read next: overview.py, which makes it; page.html, which shows it.
 
 from __future__ import annotations
 
-import asyncio
-import math
 import time
 from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from typing import Protocol
 
+from evenload.http_edge.kept_answer import KeptAnswer
 from evenload.http_edge.sealed_page import Page, sealed
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
@@ -62,8 +61,7 @@ class LivePage:
         self.sent = load_page()
         self._explain = explain
         self._history = History()
-        self._making: asyncio.Task[bytes] | None = None
-        self._begun_s = -math.inf
+        self._kept: KeptAnswer | None = None
 
     def remember(self, assembled: Assembled) -> None:
         """Keep what a new snapshot says for the last hour's picture; from the collector's thread."""
@@ -75,14 +73,12 @@ class LivePage:
         Raises:
             TimeoutError: it takes longer than whoever looks has patience.
         """
-        now_s = time.monotonic()
-        if self._making is None or (self._making.done() and now_s - self._begun_s > _KEPT_S):
-            self._begun_s = now_s
-            self._making = asyncio.create_task(self._make(service, now_s))
-        # Others wait for it too, so that whoever goes away doesn't end it.
-        return await asyncio.wait_for(asyncio.shield(self._making), _PATIENCE_S)
+        if self._kept is None:
+            make = partial(self._make, service)
+            self._kept = KeptAnswer(make, kept_s=_KEPT_S, patience_s=_PATIENCE_S)
+        return await self._kept.get()
 
-    async def _make(self, service: CollectorService, now_s: float) -> bytes:
+    async def _make(self, service: CollectorService) -> bytes:
         weights = service.weights or Weights()
         make = partial(
             make_overview,
@@ -93,7 +89,7 @@ class LivePage:
             intents=service.intents,
             weights=weights,
             explain=partial(self._explain, weights=weights),
-            now_s=now_s,
+            now_s=time.monotonic(),
         )
         return await in_daemon_thread(partial(_encode, make), name="evenload-overview")
 

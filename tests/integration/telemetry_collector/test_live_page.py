@@ -10,11 +10,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
+from functools import partial
+from typing import Any
 
 import pytest
 from aiohttp import web
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
+from playwright.sync_api import Error, Page, expect
 
 from evenload.telemetry_collector import ClusterSnapshot, SnapshotCache
 from evenload.telemetry_collector.reports import Intent, RouteReport
@@ -127,32 +128,9 @@ def served(known: Known) -> Iterator[Served]:
 
 
 @pytest.fixture
-def opened(browser: Browser, served: Served) -> Iterator[Callable[..., Page]]:
-    """Opens the page; in the end nothing may have gone to another host, and the console has no error."""
-    complaints: list[str] = []
-    hosts: set[str] = set()
-
-    def complain(message: ConsoleMessage) -> None:
-        # The browser itself writes down each request that fails, and what a test tried in vain.
-        expected = "ERR_CONNECTION", "TrustedHTML", "401"
-        if message.type in ("error", "warning") and not any(text in message.text for text in expected):
-            complaints.append(message.text)
-
-    def open_page(width: int = 1400, height: int = 900, **kwargs: object) -> Page:
-        page = browser.new_page(viewport={"width": width, "height": height}, **kwargs)  # type: ignore[arg-type]
-        page.set_default_timeout(20_000)
-        page.on("console", complain)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
-        page.goto(served.url)
-        expect(page.locator("#live")).not_to_have_text("Waiting")
-        return page
-
-    yield open_page
-    for context in browser.contexts:
-        context.close()
-    assert complaints == []
-    assert hosts - {""} == {urlsplit(served.url).netloc}
+def opened(open_page: Callable[..., Page], served: Served) -> Callable[..., Page]:
+    """Opens the page."""
+    return partial(open_page, served.url)
 
 
 def three_brokers(second: int = 500, **changes: object) -> ClusterSnapshot:
@@ -292,35 +270,9 @@ def test_nothing_is_wider_than_the_screen(known: Known, opened: Callable[..., Pa
     assert page.locator("#brokers").get_by_role("rowheader").count() == 2
 
 
-CONTRASTS = """() => {
-  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const linear = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  const light = (colour) => {
-    const [r, g, b] = numbers(colour).map((value) => linear(value / 255));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
-  };
-  const ratio = (a, b) => Math.max(light(a), light(b)) / Math.min(light(a), light(b));
-  const behind = (node) => {
-    for (; node; node = node.parentElement) {
-      const colour = getComputedStyle(node).backgroundColor;
-      if (numbers(colour)[3] !== 0) return colour;
-    }
-  };
-  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const node = walker.currentNode.parentElement, style = getComputedStyle(node);
-    if (!walker.currentNode.data.trim() || ["SCRIPT", "NOSCRIPT"].includes(node.nodeName)) continue;
-    const inBar = node.closest(".bar") && node.previousElementSibling;
-    const back = inBar ? getComputedStyle(inBar).fill : behind(node);
-    found.push([ratio(node.nodeName === "text" ? style.fill : style.color, back), walker.currentNode.data]);
-  }
-  return found;
-}"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_the_contrast_of_wcag_aa_in_either_scheme(
-    known: Known, opened: Callable[..., Page], scheme: str
+    known: Known, opened: Callable[..., Page], contrasts: Callable[[Page], list[Any]], scheme: str
 ) -> None:
     known.measure(
         make_snapshot(
@@ -337,9 +289,8 @@ def test_text_has_the_contrast_of_wcag_aa_in_either_scheme(
     known.weights = Weights(brokers={2: 0.0})
     page = opened(color_scheme=scheme)
     expect(page.locator("#topics .bar text")).to_have_count(8)
-    contrasts = page.evaluate(CONTRASTS)
-    assert len(contrasts) > 60
-    assert [(ratio, text) for ratio, text in contrasts if ratio < 4.5] == []
+    assert len(contrasts(page)) > 60
+    assert [(ratio, text) for ratio, text in contrasts(page) if ratio < 4.5] == []
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(15, 18, 21)") == (scheme == "dark")
 

@@ -82,7 +82,7 @@ def test_jobs_are_listed_by_submission_with_why_they_wait(site: Site) -> None:
     first, second = listed["jobs"]
     assert (first["job"], first["state"], first["size"], first["reason"]) == ("a", "running", 2, MEASURING)
     assert (second["job"], second["state"]) == ("b", "waiting")
-    assert second["reason"] == "waits: 2 slots free, runs with 3 to 4"
+    assert second["reason"] == "waits: 2 slots free, needs 3"
 
 
 def test_what_was_decided_is_told_from_a_time_on(site: Site) -> None:
@@ -182,7 +182,9 @@ def test_prometheus_is_told_what_there_is_and_what_is_wrong(site: Site) -> None:
     assert values['evenload_governor_jobs{state="waiting"}'] == "1.0"
     assert values['evenload_governor_team_slots_held{team="default"}'] == "2.0"
     assert values["evenload_governor_stints_total"] == "1.0"
-    assert values["evenload_governor_cluster_reachable"] == "1.0"
+    assert values["evenload_governor_ready"] == "1.0"
+    assert values["evenload_governor_policy_put_aside"] == "0.0"
+    assert 0 < float(values["evenload_governor_longest_wait_seconds"]) < 600
     site.governing.close()
     assert "evenload_governor_slots " not in site.ask("GET", "/metrics")[1]
 

@@ -1,0 +1,92 @@
+"""A Ray cluster on this machine with a dashboard that takes jobs, for the demo, benchmarks and tests.
+
+It lives in a process of its own, which ends with whoever wanted it: its standard input ends then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+_ATTEMPTS: Final = 4
+
+
+@contextmanager
+def local_ray(num_cpus: int) -> Iterator[str]:
+    """The address of its dashboard, while it lives.
+
+    Raises:
+        RuntimeError: It ended before it could be asked.
+    """
+    # Ray ends its dashboard before that can delete its folder with a socket.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True, prefix="evenload-ray-") as folder,
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(num_cpus)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_prestart_worker_first_driver": "0",  # idle workers, which it would start for each job
+                "TMPDIR": folder,
+            },
+        ) as head,
+    ):
+        assert head.stdin is not None
+        assert head.stdout is not None
+        told = head.stdout.readline()
+        if not told:
+            raise RuntimeError("the Ray cluster ended before it could be asked")
+        try:
+            yield json.loads(told)["dashboard_url"]
+        finally:
+            head.stdin.close()
+
+
+def _main(num_cpus: int) -> None:
+    import ray
+    import stamina
+    from ray._private import parameter
+
+    # Any free port for its agent, which takes jobs, as another cluster may have the usual one. `ray.init`
+    # has no option for it.
+    parameter.RayParams = partial(  # type: ignore[assignment,misc]
+        parameter.RayParams, dashboard_agent_listen_port=0
+    )
+    # Ray gives its servers 30 s to start, which a machine with other work to do may need more than.
+    for attempt in stamina.retry_context(on=Exception, attempts=_ATTEMPTS, timeout=None):
+        with attempt:
+            ray.shutdown()
+            context = ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=True,
+                dashboard_port=_free_port(),  # the last attempt's may be taken for a while
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    print(json.dumps({"dashboard_url": f"http://{context.dashboard_url}"}), flush=True)
+    sys.stdin.read()
+    ray.shutdown()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]))

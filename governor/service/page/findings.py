@@ -1,0 +1,145 @@
+"""What an operator has to know of a governor, in sentences, the most urgent first.
+
+Pure. Each function looks for one kind of trouble and says it once, about all jobs that have it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from evenload.governor.governing.governor import Governor
+from evenload.governor.governing.jobs import Ending, Job
+from evenload.governor.service.wire import state_of
+
+Severity = Literal["critical", "warning", "notice", "fine"]
+NAMED_MAX = 3  # jobs in one sentence
+FAILED_SHOWN_S = 86_400.0  # a job that failed is said for a day
+
+_URGENCY: dict[Severity, int] = {"critical": 0, "warning": 1, "notice": 2, "fine": 3}
+
+
+class Finding(BaseModel):
+    """One sentence.
+
+    Attributes:
+        kind: What it is about, the same for as long as it is the same trouble.
+        severity: How urgent it is.
+        text: The sentence.
+        about: Whom, as far as it is about jobs.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    severity: Severity
+    text: str
+    about: tuple[str, ...] = ()
+
+
+class Troubles(NamedTuple):
+    """What keeps a governor from governing.
+
+    Attributes:
+        unready: Why nothing is decided.
+        policy_fault: Why another policy decides than was set.
+        num_damaged: Records of the journal that can't be understood.
+    """
+
+    unready: str | None = None
+    policy_fault: str | None = None
+    num_damaged: int = 0
+
+
+def find(governor: Governor | None, troubles: Troubles, now_s: float) -> tuple[Finding, ...]:
+    """All that is to be said, the most urgent first; never nothing."""
+    found = [*_of_itself(troubles)]
+    if governor is not None:
+        found += [*_failed(governor, now_s), *_too_large(governor), *_failing(governor, now_s)]
+        found += _held(governor)
+    found.sort(key=lambda finding: _URGENCY[finding.severity])
+    if found or governor is None:
+        return tuple(found) or (Finding(kind="begins", severity="notice", text="The governor begins."),)
+    return (Finding(kind="fine", severity="fine", text=_all_is_well(governor)),)
+
+
+def _of_itself(troubles: Troubles) -> Iterator[Finding]:
+    if troubles.unready:
+        text = f"Nothing is decided at present: {troubles.unready.rstrip('.')}. Runs train on."
+        yield Finding(kind="unready", severity="critical", text=text)
+    if troubles.policy_fault:
+        text = f"The policy was put aside: {troubles.policy_fault}"
+        yield Finding(kind="policy", severity="warning", text=text)
+    if troubles.num_damaged:
+        what = "record of the journal" if troubles.num_damaged == 1 else "records of the journal"
+        text = f"{troubles.num_damaged} {what} can't be understood; the governor's log names them."
+        yield Finding(kind="damaged", severity="warning", text=text)
+
+
+def _failed(governor: Governor, now_s: float) -> Iterator[Finding]:
+    failed = [
+        job
+        for job in governor.ended.values()
+        if job.ending is Ending.FAILED and now_s - job.ended_s < FAILED_SHOWN_S
+    ]
+    if failed:
+        again = "`evenload jobs log` says why, `release` starts again."
+        yield _about("failed", "warning", failed, f"failed. {again}", f"failed. {again}")
+
+
+def _too_large(governor: Governor) -> Iterator[Finding]:
+    large = [job for job in governor.jobs.values() if job.min_size > governor.num_slots]
+    if large and governor.num_slots:
+        there_are = f"than the {governor.num_slots} slots that there are"
+        yield _about("too_large", "warning", large, f"needs more {there_are}", f"need more {there_are}")
+    elif large:
+        yield _about("no_slots", "warning", large, "waits: no node has slots", "wait: no node has slots")
+
+
+def _failing(governor: Governor, now_s: float) -> Iterator[Finding]:
+    failing = [job for job in governor.jobs.values() if job.not_before_s > now_s]
+    if failing:
+        yield _about(
+            "failing", "warning", failing, "has failed and starts again", "have failed and start again"
+        )
+
+
+def _held(governor: Governor) -> Iterator[Finding]:
+    held = [job for job in governor.jobs.values() if job.is_held]
+    if held:
+        yield _about("held", "notice", held, "is held until released", "are held until released")
+
+
+def _about(kind: str, severity: Severity, jobs: Sequence[Job], one: str, many: str) -> Finding:
+    names = sorted(job.job_id for job in jobs)
+    text = f"{names[0]} {one}" if len(names) == 1 else f"{_listed(names)} {many}"
+    return Finding(
+        kind=kind,
+        severity=severity,
+        text=text if text.endswith(".") else f"{text}.",
+        about=tuple(names[:NAMED_MAX]),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > NAMED_MAX:
+        return f"{', '.join(names[:NAMED_MAX])} and {len(names) - NAMED_MAX} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _all_is_well(governor: Governor) -> str:
+    if not governor.jobs:
+        return f"All is well: no job is in the queue, and {_slots(governor.num_slots)} free."
+    states = Counter(state_of(job) for job in governor.jobs.values())
+    with_slots = len(governor.jobs) - states["waiting"]
+    held = sum(job.size for job in governor.jobs.values())
+    jobs = "1 job has" if with_slots == 1 else f"{with_slots} jobs have"
+    waits = f", {states['waiting']} wait{'s' if states['waiting'] == 1 else ''}" if states["waiting"] else ""
+    return f"All is well: {jobs} {held} of {governor.num_slots} slots{waits}."
+
+
+def _slots(number: int) -> str:
+    return f"{number} slot{' is' if number == 1 else 's are'}"
