@@ -42,6 +42,7 @@ class TopicDescription:
 
     topic_id: str  # as in '91c32d74-c864-4525-b2eb-7a5962ad81b5'
     partitions: tuple[int, ...]
+    leaders: Mapping[int, int]  # broker by partition; of one without a leader -1
 
 
 class TopicAdmin:
@@ -88,7 +89,8 @@ class TopicAdmin:
             code = found["error_code"]
             raise failure(doing, kafka.errors.for_code(code).__name__, code=code, operation="DESCRIBE")
         partitions = sorted(p["partition_index"] for p in found["partitions"])
-        return TopicDescription(str(found["topic_id"]), tuple(partitions))
+        leaders = {p["partition_index"]: p["leader_id"] for p in found["partitions"]}
+        return TopicDescription(str(found["topic_id"]), tuple(partitions), leaders)
 
     def offsets(self, topic: str, partitions: Collection[int], kind: OffsetKind) -> dict[int, int]:
         """By partition: the first readable offset, or one past the last committed or written.

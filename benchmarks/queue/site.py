@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +22,7 @@ from evenload.governor.governing.kinds import Kind, MeasuredSpeed
 from evenload.governor.governing.records import Records
 from evenload.governor.on_ray.local_ray import local_ray
 from evenload.governor.service.client import GovernorClient
+from evenload.governor.service.own_process import OwnGovernor, start_governor
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.local_cluster import temporary_cluster
@@ -36,38 +34,24 @@ LOOK_S = 0.25
 
 
 class Site:
-    """Where runs share four slots.
-
-    Attributes:
-        client: Of the governor that was started last.
-    """
+    """Where runs share four slots."""
 
     def __init__(self, connection: Connection, dashboard_url: str, storage: Path) -> None:
         self.connection, self.dashboard_url, self.storage = connection, dashboard_url, storage
-        self._process: subprocess.Popen[str] | None = None
+        self._governor: OwnGovernor | None = None
 
-    def start_governor(self, policy: str | None = None, *, program: Sequence[str] = ("-m", MODULE)) -> float:
+    @property
+    def client(self) -> GovernorClient:
+        """Of the governor that was started last."""
+        assert self._governor is not None
+        return self._governor.client
+
+    def start_governor(self, policy: str | None = None) -> float:
         """Has one govern; returns after how many seconds it answered."""
         began_s = time.monotonic()
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, *program, "governor", "--port", "0", "--json"),
-                *("--ray", self.dashboard_url, "--slots-from", "CPU", "--wait-max", "600"),
-                *(("--policy", policy) if policy else ()),
-                *("--bootstrap-servers", self.connection.bootstrap_servers),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        assert self._process.stdout is not None
-        said = ""
-        while not said.rstrip().endswith("}"):
-            line = self._process.stdout.readline()
-            if not line:
-                raise RuntimeError("the governor ended before it was ready")
-            said += line
-        self.client = GovernorClient(json.loads(said)["governor_url"])
+        # Who wrote the speeds down a moment ago is no governor, but looks like one.
+        options = ("--take-over", "--policy", policy) if policy else ()
+        self._governor = start_governor(self.connection, self.dashboard_url, *options, program=("-m", MODULE))
         self.jobs()
         return time.monotonic() - began_s
 
@@ -77,10 +61,10 @@ class Site:
 
     def end_governor(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Whichever runs."""
-        if self._process is not None:
-            self._process.send_signal(by)
-            self._process.wait()
-            self._process = None
+        if self._governor is not None:
+            self._governor.process.send_signal(by)
+            self._governor.process.communicate()
+            self._governor = None
 
     def submit(self, run: Run) -> None:
         """Has a run join the queue."""

@@ -23,7 +23,8 @@ def demo(*, report: Path, output: Output) -> None:
     """Real brokers, a real dataset, two Ray workers, one of them killed: see what happens.
 
     Starts three embedded brokers in a temporary folder, loads about 48,000 pictures of digits, trains on
-    them, audits the run, and leaves nothing running. About two minutes.
+    them, audits the run, has two runs share a cluster of four slots, and leaves nothing running. Three to
+    four minutes.
     """
     from evenload.demo.steps import run_demo
 

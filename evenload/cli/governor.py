@@ -6,15 +6,47 @@ import asyncio
 import signal
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.edge import StoppedError, cluster_options, is_loopback
+from evenload.cli.edge import SizeType, StoppedError, cluster_options, is_loopback
 from evenload.cli.output import Output
 from evenload.cli.tls import tls_options
 from evenload.kafka_connection import Connection
 
+if TYPE_CHECKING:
+    from evenload.governor.service.dataset_reads import ReadBudgets
+
 DEFAULT_PORT = 9406
+
+
+class BudgetType(click.ParamType[tuple[int | None, int]]):
+    """Bytes a second: 200MiB of each broker, 3=80MiB of broker 3."""
+
+    name = "budget"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, int]:
+        """What was written, as a broker's id and a number; None: each broker."""
+        broker, equals, size = str(value).rpartition("=")
+        if equals and not broker.isdecimal():
+            self.fail(f"{value!r} isn't [BROKER=]SIZE, as 200MiB or 3=80MiB", param, ctx)
+        num_bytes = SizeType().convert(size, param, ctx)
+        if num_bytes <= 0:
+            self.fail("a budget is above 0", param, ctx)
+        return int(broker) if equals else None, num_bytes
+
+
+def _budgets(given: tuple[tuple[int | None, int], ...]) -> ReadBudgets:
+    from evenload.governor.service.dataset_reads import ReadBudgets
+
+    by_broker = dict(given)
+    if len(by_broker) < len(given):
+        raise click.UsageError("--read-budget: a broker is named twice, or two are for each")
+    every = by_broker.pop(None, None)
+    return ReadBudgets(every, {broker: size for broker, size in by_broker.items() if broker is not None})
 
 
 @click.command()
@@ -80,6 +112,15 @@ DEFAULT_PORT = 9406
     help="Where the cluster's machines reach it, if not at --host and --port: runs say there how far they "
     "are, and aren't resized while they can't.",
 )
+@click.option(
+    "--read-budget",
+    "read_budgets",
+    type=BudgetType(),
+    multiple=True,
+    metavar="[BROKER=]SIZE",
+    help="Bytes a second that each broker, or this one, can give to runs: where they would read more, some "
+    "get fewer workers. As 200MiB, or 3=80MiB; without it, as much as they ask for.",
+)
 @tls_options
 @click.option("--take-over", is_flag=True, help="Also from a governor that is at work; that one stops.")
 @cluster_options
@@ -95,6 +136,7 @@ def governor(
     port: int,
     report_url: str | None,
     take_over: bool,
+    read_budgets: tuple[tuple[int | None, int], ...],
     tls: ssl.SSLContext | None,
     connection: Connection,
     output: Output,
@@ -137,6 +179,7 @@ def governor(
             wait_max_s=wait_max_s,
             take_over=take_over,
             tls=tls,
+            read_budgets=_budgets(read_budgets),
             report_url=report_url,
             tokens=Tokens(token_path),
             allowed_hosts={name.lower() for name in (host, *allowed_hosts)},

@@ -1,5 +1,5 @@
-"""What `evenload demo` shows: the whole path on this machine, in two minutes.
+"""What `evenload demo` shows: the whole path on this machine, in some minutes.
 
-The front is steps.py (`run_demo`). It draws its data with digits.py, and report.py writes the page about what
-happened. Read next: steps.py.
+The front is steps.py (`run_demo`). It draws its data with digits.py, sharing.py has two runs share a cluster,
+and report.py writes the page about what happened. Read next: steps.py.
 """

@@ -1,4 +1,4 @@
-"""The demo's page: what happened, in three pictures and a table, as one HTML file that needs nothing else."""
+"""The demo's page: what happened, in four pictures and two tables; one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from string import Template
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+
+from evenload.demo.sharing import NUM_SLOTS, Sharing
 
 BEFORE, DEFAULT, BALANCED, BEST = "#9aa5b1", "#d9822b", "#2b7de9", "#1b1f24"
 
@@ -42,6 +44,7 @@ class DemoStory:
     accuracy: float
     samples_per_s: float
     epochs: Sequence[Mapping[str, int]]
+    sharing: Sharing
 
 
 def write_report(story: DemoStory, folder: Path) -> Path:
@@ -63,6 +66,8 @@ def write_report(story: DemoStory, folder: Path) -> Path:
             pause_s=f"{story.recovery.pause_s:.0f}",
             accuracy=f"{100 * story.accuracy:.1f}",
             samples_per_s=f"{story.samples_per_s:,.0f}",
+            slots=_svg(_draw_slots(story.sharing)),
+            shared="".join(_shared_row(run, story.sharing) for run in story.sharing.stints),
             audit="".join(_audit_row(epoch) for epoch in story.epochs),
         ),
         encoding="utf-8",
@@ -76,6 +81,11 @@ def _spread_points(utilisation: Mapping[int, float]) -> float:
 
 def _audit_row(epoch: Mapping[str, int]) -> str:
     cells = (epoch["epoch"], f"{epoch['samples']:,}", epoch["missing"], epoch["repeated"])
+    return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
+
+
+def _shared_row(run: str, sharing: Sharing) -> str:
+    cells = (run, sharing.stints[run], sharing.epochs[run], "yes")
     return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
 
 
@@ -131,6 +141,26 @@ def _draw_loss(story: DemoStory) -> Figure:
     return figure
 
 
+def _draw_slots(sharing: Sharing) -> Figure:
+    figure = Figure(figsize=(7.5, 2.2), layout="constrained")
+    axes = figure.subplots()
+    moments = sorted({at_s for sizes in sharing.sizes.values() for at_s, _ in sizes})
+    held = {run: [_size_at(sizes, at_s) for at_s in moments] for run, sizes in sharing.sizes.items()}
+    axes.stackplot(moments, list(held.values()), labels=list(held), colors=(BALANCED, DEFAULT), step="post")
+    axes.axvline(sharing.swapped_s, color=BEST, linewidth=1, linestyle="dashed", label="policy swapped")
+    axes.set_ylim(0, NUM_SLOTS)
+    axes.set_yticks(range(NUM_SLOTS + 1))
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("slots")
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.2))
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _size_at(sizes: Sequence[tuple[float, int]], at_s: float) -> int:
+    return next((size for since_s, size in reversed(sizes) if since_s <= at_s), 0)
+
+
 def _svg(figure: Figure) -> str:
     """A figure as inline SVG, without the XML prologue that HTML does not want."""
     drawn = io.StringIO()
@@ -176,5 +206,10 @@ $steps_done_again.</p>
 <table><tr><th>epoch</th><th>samples</th><th>missing</th><th>repeated</th></tr>$audit</table>
 <p>Counted from what each worker wrote down of the samples that reached its training loop, not from the
 plan.</p>
+<h2>Two runs on four slots</h2>
+$slots
+<p>Under the first policy each run has the one worker that it asked for. The second deals out what is free:
+the first run is stopped after a checkpoint and goes on with more workers.</p>
+<table><tr><th>run</th><th>starts</th><th>epochs</th><th>every sample once an epoch</th></tr>$shared</table>
 </html>
 """)

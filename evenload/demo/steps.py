@@ -1,4 +1,5 @@
-"""The demo's steps, in their order: real brokers, a real dataset, two Ray workers, one of them killed.
+"""The demo's steps, in their order: real brokers, a real dataset, two Ray workers, one of them killed; then
+two runs that share a cluster.
 
 Everything happens in a temporary folder, on embedded brokers of which one is fuller and one is smaller than
 the others. Nothing is scripted but the kill: what is printed is what was measured.
@@ -14,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from confluent_kafka import KafkaException
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.demo.digits import draw_digits
 from evenload.demo.report import DemoStory, Recovery, write_report
+from evenload.demo.sharing import share_slots
 from evenload.kafka_connection.clients import confluent_producer
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
@@ -46,7 +48,7 @@ from evenload.telemetry_collector.snapshot import ClusterSnapshot
 MIB = 1 << 20
 CAPACITY_BYTES = (80 * MIB, 80 * MIB, 48 * MIB)
 OLD_TOPIC, OLD_BYTES = "old-events", 24 * MIB  # what makes broker 1 fuller
-EPOCHS = 2
+EPOCHS, WORKERS = 2, 2
 RUN = "demo"
 TOLD_EVERY_S = 5.0
 DELETE_TIMEOUT_S = 30.0
@@ -106,6 +108,14 @@ class _Demo:
         self._show("Loaded by evenload:", balanced, best)
         result, watcher = self._train()
         epochs = self._audit()
+        num_samples = len(training["label"])
+        sharing = share_slots(
+            self._connection,
+            self._storage,
+            samples=num_samples,
+            samples_per_s=result.samples_per_s / WORKERS,
+            tell=self._tell,
+        )
         return DemoStory(
             capacity_bytes=dict(enumerate(CAPACITY_BYTES, start=1)),
             before=_utilisation(before),
@@ -118,6 +128,7 @@ class _Demo:
             accuracy=result.metrics["accuracy"],
             samples_per_s=result.samples_per_s,
             epochs=epochs,
+            sharing=sharing,
         )
 
     def _write_old_data(self) -> None:
@@ -185,7 +196,7 @@ class _Demo:
                 eval_dataset="digits-held-out",
                 run=RUN,
                 storage=self._storage,
-                workers=2,
+                workers=WORKERS,
                 epochs=EPOCHS,
                 device="cpu",
                 checkpoint_interval_s=0.5,
@@ -303,5 +314,6 @@ def _document(story: DemoStory, page: Path) -> dict[str, Any]:
             "pause_s": recovery.pause_s,
         },
         "epochs": [dict(epoch) for epoch in story.epochs],
+        "sharing": asdict(story.sharing),
         "page": str(page),
     }

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from evenload.governor.deciding.brokers import spare_brokers
 from evenload.governor.deciding.plain_jobs import fill_with_plain, place_plain
 from evenload.governor.deciding.stages import Notes, give_places, hold, is_owed_place, round_down, rounded
 from evenload.governor.deciding.state import ClusterState, Policy
@@ -47,7 +48,8 @@ def _decide_runs(
         num_used=max(sum(wished.values()), sum(by_team.values())),
         room=lambda new: room_in(state, new, held),
     )
-    decided = hold(state, sizes, overriding=frozenset(owed | guaranteed), notes=notes)
+    sizes, most = spare_brokers(state, sizes, room=lambda new: room_in(state, new, held), notes=notes)
+    decided = hold(state, sizes, overriding=frozenset(owed | guaranteed), most=most, notes=notes)
     # Who stays as it is may be over a limit that was lowered just now.
     limited = keep_limits(state, decided, held, protected=owed)
     return {

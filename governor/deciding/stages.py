@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from evenload.governor.deciding.policies.dealing import TURN_S, turn
@@ -160,6 +161,7 @@ def hold(
     sizes: Mapping[str, int],
     *,
     overriding: frozenset[str] = frozenset(),
+    most: Mapping[str, int] = MappingProxyType({}),
     notes: Notes | None = None,
 ) -> dict[str, int]:
     """Leaves jobs as they are whose resize wouldn't pay (hysteresis).
@@ -170,18 +172,22 @@ def hold(
 
     Args:
         overriding: Jobs that start, whatever they gain by it.
+        most: Sizes that jobs may not be above, whatever they lose by it.
         notes: Gets why jobs stay.
     """
     if state.num_free < 0:  # slots were lost: nobody can stay as it is for sure
         return dict(sizes)
     new = dict(sizes)
     for job in state.jobs:
+        ends_soon = job.seconds_left(job.size) < 2 * job.resize_cost_s
+        if job.size > most.get(job.job_id, job.size) and not ends_soon:
+            continue
         if why := _why_it_stays(job, sizes[job.job_id]):
             new[job.job_id] = job.size
             if notes is not None:
                 notes[job.job_id] = f"stays at {job.size}, and doesn't go to {sizes[job.job_id]}: {why}"
     _put_off(state, new, overriding)
-    _give_back(state, new)
+    _give_back(state, new, most)
     return new
 
 
@@ -217,14 +223,14 @@ def _put_off(state: ClusterState, new: dict[str, int], overriding: frozenset[str
         excess -= change.new - change.old
 
 
-def _give_back(state: ClusterState, new: dict[str, int]) -> None:
+def _give_back(state: ClusterState, new: dict[str, int], bounds: Mapping[str, int]) -> None:
     """Who was to shrink keeps what nobody takes, the one that loses most first."""
     shrinking = [Change(job, job.size, new[job.job_id]) for job in state.jobs if new[job.job_id] < job.size]
     num_free = state.num_slots - sum(new.values())
     for job, old, least in sorted(shrinking, key=lambda change: -change.worth):
         if is_out_of_bounds(job):
             continue
-        most = min(old, least + num_free)
+        most = min(old, least + num_free, bounds.get(job.job_id, old))
         if most < old:  # one that was to stop doesn't go on with fewer: its rule may know but one size
             most = max((size for size in job.speed.sizes if 0 < least <= size <= most), default=least)
         new[job.job_id] = most

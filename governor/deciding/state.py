@@ -38,6 +38,7 @@ class JobView:
     running_s: float = 0.0  # since it last started, through any resize; 0 while it waits
     slot_seconds: float = 0.0  # used, in all
     resize_cost_s: float = 15.0  # from a stop to the first step at another size
+    reads: Mapping[int, float] = field(default_factory=dict)  # bytes of a sample, from each broker
 
     def __post_init__(self) -> None:
         largest = len(self.speed.samples_per_s) - 1
@@ -110,6 +111,7 @@ class ClusterState:
     jobs: tuple[JobView, ...]  # by submission
     plain: tuple[PlainView, ...] = ()  # by submission; a policy gets what they leave, and not themselves
     teams: Mapping[str, Team] = field(default_factory=dict)  # of which something is set
+    read_budgets: Mapping[int, float] = field(default_factory=dict)  # bytes/s that brokers can give, above 0
 
     @property
     def all_jobs(self) -> tuple[JobView | PlainView, ...]:

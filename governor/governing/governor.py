@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from evenload.governor.deciding.curves import SpeedCurve, explored
@@ -100,6 +100,8 @@ class Governor:
         self._forgotten: list[str] = []
         self._policy_name = policy_name
         self.teams = dict(records.teams)
+        self._reads: dict[str, Mapping[int, float]] = {}
+        self._read_budgets: dict[int, float] = {}
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -204,6 +206,17 @@ class Governor:
         """Has a team have other limits and guarantees from now on."""
         self.teams[name] = self._changed_teams[name] = team
         self._decide_soon(now_s)
+
+    def set_reads(
+        self, reads: Mapping[str, Mapping[int, float]], budgets: Mapping[int, float], now_s: float
+    ) -> None:
+        """Knows what runs read from brokers, and what these can give, as `ClusterState` has it.
+
+        It isn't written down: whoever says it says it again.
+        """
+        if (self._reads, self._read_budgets) != (reads, budgets):
+            self._reads, self._read_budgets = dict(reads), dict(budgets)
+            self._decide_soon(now_s)
 
     def set_policy(self, name: str, policy: Policy, now_s: float) -> None:
         """Has another policy decide from now on. What is on its way goes on."""
@@ -357,6 +370,7 @@ class Governor:
             jobs=tuple(self.view(job, now_s) for job in jobs if not job.is_plain),
             plain=tuple(job.plain_view(now_s) for job in jobs if job.is_plain),
             teams=self.teams,
+            read_budgets=self._read_budgets,
         )
 
     def view(self, job: Job, now_s: float) -> JobView:
@@ -372,7 +386,9 @@ class Governor:
             curve = explored(kind.measured, largest=largest, among=among, guess_per_s=wish.samples / GUESS_S)
             if kind.speeds:
                 self._curves[key] = curve
-        return job.view(curve, kind.resize_cost_s, now_s, num_slots=self._num_slots)
+        view = job.view(curve, kind.resize_cost_s, now_s, num_slots=self._num_slots)
+        reads = self._reads.get(job.job_id)
+        return replace(view, reads=reads) if reads else view
 
     def _order(self, now_s: float) -> None:
         """Sends jobs on their way as far as slots are free for it."""

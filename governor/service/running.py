@@ -24,6 +24,7 @@ from evenload.governor.governing.policy_process import governing_policy
 from evenload.governor.on_ray.ray_jobs import RayJobs, log_of
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import left_by, submission_of
+from evenload.governor.service.dataset_reads import NO_BUDGETS, DatasetReads, ReadBudgets
 from evenload.governor.service.http import GovernorHttp
 from evenload.governor.service.tokens import Tokens
 from evenload.http_edge.listening import listen, url_of
@@ -47,6 +48,7 @@ async def serve(
     tokens: Tokens,
     allowed_hosts: Collection[str] = (),
     report_url: str | None = None,
+    read_budgets: ReadBudgets = NO_BUDGETS,
     on_ready: Callable[[str], None],
 ) -> signal.Signals:
     """Serve until SIGINT or SIGTERM. For the main thread's loop.
@@ -64,6 +66,7 @@ async def serve(
         tokens: Who may ask for what.
         allowed_hosts: By which names clients call it, beside addresses and localhost, in lower case.
         report_url: Where drivers on the cluster reach this service; None: where it listens.
+        read_budgets: What brokers can give to runs.
         on_ready: Told the service's URL when it can be asked.
 
     Returns:
@@ -122,6 +125,10 @@ async def serve(
         stack.push_async_callback(listener.close)
         url = url_of(host, listener.port, is_tls=tls is not None)
         report_to["url"] = f"{(report_url or url).rstrip('/')}/v1/reports"
+        if read_budgets.are_set:
+            reads = DatasetReads(connection, governing, read_budgets)
+            stack.callback(reads.close)
+            reads.start()
         governing.start()  # not before: it may start stints at once, which have to know where to report
         watching = asyncio.create_task(asyncio.to_thread(governing.has_ended.wait))
         watching.add_done_callback(partial(_end_with, stopped, governing))

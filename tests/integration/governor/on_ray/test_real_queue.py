@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,34 +13,14 @@ import pytest
 
 from evenload.governor.errors import GovernorRefusedError
 from evenload.governor.service.client import GovernorClient
+from evenload.governor.service.own_process import own_governor
 from evenload.kafka_connection import Connection
 from evenload.ray_trainer.training.audit import audit
 from evenload.ray_trainer.training.on_ray.submit import connect
 
 KILLED = Path(__file__).with_name("governor_killed.py")
+ELASTIC = ("--policy", "elastic_fifo")
 NUM_SAMPLES = 700
-
-
-@contextmanager
-def governor(
-    ray_head: str, connection: Connection, *, program: Sequence[str] = ("-m", "evenload")
-) -> Iterator[tuple[GovernorClient, subprocess.Popen[str]]]:
-    """A governor in a process of its own; killed at the end, if it still runs."""
-    command = [
-        *(sys.executable, *program, "governor", "--port", "0", "--json"),
-        *("--ray", ray_head, "--slots-from", "CPU", "--policy", "elastic_fifo"),
-        *("--bootstrap-servers", connection.bootstrap_servers),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = []
-        while "}" not in (line := process.stdout.readline()):
-            assert line, "the governor ended before it was ready"
-            lines.append(line)
-        try:
-            yield GovernorClient(json.loads("".join([*lines, line]))["governor_url"]), process
-        finally:
-            process.kill()
 
 
 def submission(run: str, dataset: str, storage: Path, *, epochs: int, **more: Any) -> dict[str, Any]:
@@ -77,7 +53,7 @@ def test_runs_share_a_cluster_and_lose_nothing_when_their_governor_is_killed(
 ) -> None:
     storage = tmp_path / "runs"
     first = submission("first", sentences, storage, epochs=40, max_size=4)
-    with governor(ray_head, connection) as (client, process):
+    with own_governor(connection, ray_head, *ELASTIC) as (client, process, _):
         job = client.submit(first)
         assert (job["state"], job["samples"]) == ("waiting", 40 * NUM_SAMPLES)
         assert client.submit(first)["submitted_s"] == job["submitted_s"]
@@ -87,7 +63,7 @@ def test_runs_share_a_cluster_and_lose_nothing_when_their_governor_is_killed(
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    with governor(ray_head, connection) as (client, _):
+    with own_governor(connection, ray_head, *ELASTIC) as (client, *_):
         followed = client.job("first")
         assert (followed["state"], followed["stint"]) == ("running", 1)
         client.submit(submission("second", sentences, storage, epochs=3, max_size=2))
@@ -101,10 +77,10 @@ def test_runs_share_a_cluster_and_lose_nothing_when_their_governor_is_killed(
 def test_one_that_is_killed_before_an_order_is_sent_starts_nothing_twice(
     tmp_path: Path, connection: Connection, ray_head: str, sentences: str
 ) -> None:
-    with governor(ray_head, connection, program=(str(KILLED),)) as (client, process):
+    with own_governor(connection, ray_head, *ELASTIC, program=(str(KILLED),)) as (client, process, _):
         client.submit(submission("once", sentences, tmp_path, epochs=2, max_size=2))
         assert process.wait(300) == -signal.SIGKILL
-    with governor(ray_head, connection) as (client, _):
+    with own_governor(connection, ray_head, *ELASTIC) as (client, *_):
         assert client.job("once")["stint"] == 1
         wait_for(lambda: client.job("once")["state"] == "finished")
     submitted = [job.submission_id for job in connect(ray_head).list_jobs()]
@@ -116,7 +92,7 @@ def test_one_that_is_killed_before_an_order_is_sent_starts_nothing_twice(
 def test_a_plain_job_waits_for_its_slots_and_what_it_says_can_be_read(
     connection: Connection, ray_head: str
 ) -> None:
-    with governor(ray_head, connection) as (client, _):
+    with own_governor(connection, ray_head, *ELASTIC) as (client, *_):
         client.submit_plain({"name": "hello", "command": "echo hello from the cluster", "slots": 4})
         wait_for(lambda: client.job("hello")["state"] == "finished")
         assert "hello from the cluster" in client.log("hello")
@@ -131,7 +107,7 @@ def test_a_plain_job_waits_for_its_slots_and_what_it_says_can_be_read(
 def test_a_run_that_is_held_stops_after_a_checkpoint_and_goes_on_when_released(
     tmp_path: Path, connection: Connection, ray_head: str, sentences: str
 ) -> None:
-    with governor(ray_head, connection) as (client, _):
+    with own_governor(connection, ray_head, *ELASTIC) as (client, *_):
         client.submit(submission("held", sentences, tmp_path, epochs=300, max_size=2))
         wait_for(lambda: client.job("held")["state"] == "running")
         client.hold("held")
@@ -147,7 +123,7 @@ def test_a_run_that_is_held_stops_after_a_checkpoint_and_goes_on_when_released(
 def test_what_cant_be_a_run_is_refused_with_a_sentence(
     tmp_path: Path, connection: Connection, ray_head: str, sentences: str
 ) -> None:
-    with governor(ray_head, connection) as (client, _):
+    with own_governor(connection, ray_head, *ELASTIC) as (client, *_):
         for change, why in (
             ({"dataset": "nowhere"}, "no dataset is named 'nowhere'"),
             ({"run": "../x"}, "can't name a run"),
