@@ -121,6 +121,14 @@ def _budgets(given: tuple[tuple[int | None, int], ...]) -> ReadBudgets:
     help="Bytes a second that each broker, or this one, can give to runs: where they would read more, some "
     "get fewer workers. As 200MiB, or 3=80MiB; without it, as much as they ask for.",
 )
+@click.option(
+    "--gpu-metrics",
+    "gpu_metrics",
+    metavar="URL",
+    multiple=True,
+    help="Where an exporter says how busy GPUs are, as http://node-1:9400/metrics: NVIDIA's dcgm-exporter, "
+    "or Ray's own metrics. Its page then says who holds GPUs for nothing, and which of them fail.",
+)
 @tls_options
 @click.option("--take-over", is_flag=True, help="Also from a governor that is at work; that one stops.")
 @cluster_options
@@ -137,6 +145,7 @@ def governor(
     report_url: str | None,
     take_over: bool,
     read_budgets: tuple[tuple[int | None, int], ...],
+    gpu_metrics: tuple[str, ...],
     tls: ssl.SSLContext | None,
     connection: Connection,
     output: Output,
@@ -180,6 +189,7 @@ def governor(
             take_over=take_over,
             tls=tls,
             read_budgets=_budgets(read_budgets),
+            gpu_metrics=gpu_metrics,
             report_url=report_url,
             tokens=Tokens(token_path),
             allowed_hosts={name.lower() for name in (host, *allowed_hosts)},

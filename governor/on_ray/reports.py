@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenload.governor.governing.engine import StintId
+from evenload.governor.on_ray.gpu_state import NodeGpus
 
 SETTLED_S: Final = 20.0  # from the first report: from then on speed is measured,
 MEASURED_S: Final = 10.0  # over at least so long
@@ -33,6 +34,7 @@ class _Heard:
     heard_s: float
     settled_s: float | None = None
     settled_with: float = 0.0
+    gpus: tuple[NodeGpus, ...] = ()
 
     @property
     def progress(self) -> Progress:
@@ -54,8 +56,8 @@ class Reports:
         self._heard: dict[StintId, _Heard] = {}
         self._lock = threading.Lock()
 
-    def hear(self, stint_id: StintId, samples_done: float) -> None:
-        """A driver says how many samples its job has read in all."""
+    def hear(self, stint_id: StintId, samples_done: float, gpus: tuple[NodeGpus, ...] = ()) -> None:
+        """A driver says how many samples its job has read in all, and which GPUs it has."""
         now_s = self._clock()
         with self._lock:
             heard = self._heard.pop(stint_id, None)
@@ -67,7 +69,7 @@ class Reports:
                 # Its workers died and went on from a checkpoint: what was measured before says nothing now.
                 heard = _Heard(now_s, samples_done, now_s)
             self._heard[stint_id] = heard
-            heard.samples_done, heard.heard_s = samples_done, now_s
+            heard.samples_done, heard.heard_s, heard.gpus = samples_done, now_s, gpus
             if heard.settled_s is None and now_s - heard.first_s >= SETTLED_S:
                 heard.settled_s, heard.settled_with = now_s, samples_done
 
@@ -76,6 +78,12 @@ class Reports:
         with self._lock:
             heard = self._heard.get(stint_id)
             return heard.progress if heard else None
+
+    def gpus(self, stint_id: StintId) -> tuple[NodeGpus, ...]:
+        """Which GPUs a stint has, as far as it has said."""
+        with self._lock:
+            heard = self._heard.get(stint_id)
+            return heard.gpus if heard else ()
 
     def forget(self, stint_id: StintId) -> None:
         """A stint that has ended."""

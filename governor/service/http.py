@@ -46,9 +46,11 @@ from evenload.governor.governing.engine import StintId
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import DEFAULT_TEAM, Job, Wish
 from evenload.governor.governing.loop import Governing
+from evenload.governor.on_ray.gpu_state import GpuState
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import plain_wish_of, wish_of
 from evenload.governor.service.instruments import GovernorInstruments
+from evenload.governor.service.page.findings import GpuFacts
 from evenload.governor.service.page.live_page import GovernorPage
 from evenload.governor.service.tokens import TEAM, Caller, Right, Tokens, check, check_team
 from evenload.governor.service.wire import (
@@ -92,6 +94,7 @@ class GovernorHttp:
         allowed_hosts: By which names clients call it, beside addresses and localhost, in lower case.
         log_of: What a stint has said; raises EngineUnreachableError.
         device: What workers compute on.
+        gpus: How busy GPUs are; None: nobody says.
     """
 
     def __init__(
@@ -104,13 +107,15 @@ class GovernorHttp:
         allowed_hosts: Collection[str] = (),
         log_of: Callable[[StintId], str],
         device: Literal["cpu", "gpu"],
+        gpus: GpuState | None = None,
     ) -> None:
         self._governing, self._reports = governing, reports
         self._connection, self._log_of, self._device = connection, log_of, device
         self._tokens, self._hosts = tokens, frozenset(allowed_hosts)
         self._registry = CollectorRegistry()
-        self._registry.register(GovernorInstruments(governing))
-        self._page = GovernorPage(governing)
+        self._gpus = gpus or GpuState()
+        self._registry.register(GovernorInstruments(governing, self._gpu_facts))
+        self._page = GovernorPage(governing, self._gpu_facts)
         self._bodies = Bodies(BODY_BYTES_MAX, BODY_WAIT_S)
 
     def app(self) -> web.Application:
@@ -141,6 +146,15 @@ class GovernorHttp:
             ]
         )
         return app
+
+    def _gpu_facts(self, governor: Governor) -> GpuFacts:
+        busy = {
+            job_id: self._gpus.busy(held)
+            for job_id, job in governor.jobs.items()
+            if (held := self._reports.gpus(job.stint_id))
+        }
+        known = {job_id: part for job_id, part in busy.items() if part is not None}
+        return GpuFacts(known, self._gpus.failing, dict(self._gpus.faults))
 
     @web.middleware
     async def _answer_for_all(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -329,7 +343,7 @@ class GovernorHttp:
         self._tokens.check_driver(request.headers.getall("Authorization", []), stint_id)
         if await self._ask(newest) != stint_id:
             return _refused(409, f"{stint_id.submission_id} isn't the stint that runs now")
-        self._reports.hear(stint_id, report.samples_done)
+        self._reports.hear(stint_id, report.samples_done, report.held)
         return web.Response(status=204)
 
     async def _decisions(self, request: web.Request) -> web.Response:

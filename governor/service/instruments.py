@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from evenload.governor.errors import GovernorError
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.loop import Governing
+from evenload.governor.service.page.findings import GpuFacts
 from evenload.governor.service.wire import state_of
 
 _PATIENCE_S = 3.0  # Prometheus waits for ten
@@ -20,8 +21,8 @@ STATES = ("waiting", "starting", "running", "stopping", "held", "finished", "fai
 class GovernorInstruments(Collector):
     """Reads a governor when it is scraped. From any thread."""
 
-    def __init__(self, governing: Governing) -> None:
-        self._governing = governing
+    def __init__(self, governing: Governing, gpu_facts: Callable[[Governor], GpuFacts]) -> None:
+        self._governing, self._gpu_facts = governing, gpu_facts
 
     def describe(self) -> list[Metric]:
         """Nothing before the first scrape, which would have to wait for the governor."""
@@ -46,13 +47,12 @@ class GovernorInstruments(Collector):
             1.0 if governing.put_aside else 0.0,
         )
         try:
-            yield from governing.ask(_of, timeout_s=_PATIENCE_S)
+            yield from governing.ask(self._of, timeout_s=_PATIENCE_S)
         except (GovernorError, TimeoutError):
             return
 
-
-def _of(governor: Governor, now_s: float) -> list[Metric]:
-    return list(_metrics_of(governor, now_s))
+    def _of(self, governor: Governor, now_s: float) -> list[Metric]:
+        return [*_metrics_of(governor, now_s), *_gpus_of(governor, self._gpu_facts(governor))]
 
 
 def _metrics_of(governor: Governor, now_s: float) -> Iterator[Metric]:
@@ -73,16 +73,44 @@ def _metrics_of(governor: Governor, now_s: float) -> Iterator[Metric]:
     by_team: Counter[str] = Counter()
     for job in governor.jobs.values():
         by_team[job.wish.team] += job.size
-    teams = GaugeMetricFamily(
-        "evenload_governor_team_slots_held", "Slots that a team holds.", labels=["team"]
+    yield _by_team("evenload_governor_team_slots_held", "Slots that a team holds.", by_team)
+    used: Counter[str] = Counter()
+    for job in (*governor.jobs.values(), *governor.ended.values()):
+        used[job.wish.team] += round(job.slot_seconds_at(now_s))
+    yield _by_team(
+        "evenload_governor_team_slot_seconds", "That jobs of a team have used, of those that are known.", used
     )
-    for team, num_slots in sorted(by_team.items()):
-        teams.add_metric([team], num_slots)
-    yield teams
     stints = CounterMetricFamily("evenload_governor_stints", "Stints that were ordered.")
     every = (*governor.jobs.values(), *governor.ended.values())
     stints.add_metric([], sum(job.stint for job in every))
     yield stints
+
+
+def _gpus_of(governor: Governor, gpus: GpuFacts) -> Iterator[Metric]:
+    slots: Counter[str] = Counter()
+    busy: dict[str, float] = {}
+    for job_id, part in gpus.busy_by_job.items():
+        job = governor.jobs[job_id]
+        slots[job.wish.team] += job.size
+        busy[job.wish.team] = busy.get(job.wish.team, 0.0) + job.size * part
+    yield _by_team(
+        "evenload_governor_team_gpu_busy_ratio",
+        "How busy the GPUs of a team's jobs were in the last ten minutes, where that is known.",
+        {team: busy[team] / slots[team] for team in slots if slots[team]},
+    )
+    failing = GaugeMetricFamily(
+        "evenload_governor_gpu_xid", "The driver's last error of a GPU.", labels=["node", "gpu"]
+    )
+    for gpu, xid in gpus.failing.items():
+        failing.add_metric([gpu.node, gpu.number], xid)
+    yield failing
+
+
+def _by_team(name: str, documentation: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=["team"])
+    for team, value in sorted(values.items()):
+        family.add_metric([team], value)
+    return family
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -11,7 +11,7 @@ import contextlib
 import signal
 import ssl
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, Literal
 
@@ -21,6 +21,7 @@ from evenload.governor.deciding.plugins import check_known
 from evenload.governor.governing.journal import KafkaJournal
 from evenload.governor.governing.loop import Governing
 from evenload.governor.governing.policy_process import governing_policy
+from evenload.governor.on_ray.gpu_state import GpuState
 from evenload.governor.on_ray.ray_jobs import RayJobs, log_of
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import left_by, submission_of
@@ -49,6 +50,7 @@ async def serve(
     allowed_hosts: Collection[str] = (),
     report_url: str | None = None,
     read_budgets: ReadBudgets = NO_BUDGETS,
+    gpu_metrics: Sequence[str] = (),
     on_ready: Callable[[str], None],
 ) -> signal.Signals:
     """Serve until SIGINT or SIGTERM. For the main thread's loop.
@@ -67,6 +69,7 @@ async def serve(
         allowed_hosts: By which names clients call it, beside addresses and localhost, in lower case.
         report_url: Where drivers on the cluster reach this service; None: where it listens.
         read_budgets: What brokers can give to runs.
+        gpu_metrics: Where exporters say how busy GPUs are.
         on_ready: Told the service's URL when it can be asked.
 
     Returns:
@@ -107,6 +110,10 @@ async def serve(
     governing = Governing(journal, engine, governing_policy, policy, wait_max_s=wait_max_s)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, governing.close)
+        gpus = GpuState(gpu_metrics)
+        stack.callback(gpus.close)
+        if gpu_metrics:
+            gpus.start()
         application = GovernorHttp(
             governing,
             reports,
@@ -115,6 +122,7 @@ async def serve(
             allowed_hosts=allowed_hosts,
             log_of=partial(log_of, ray_address),
             device="gpu" if slot == "GPU" else "cpu",
+            gpus=gpus,
         ).app()
         runner = web.AppRunner(
             application, access_log=None, shutdown_timeout=_REQUESTS_END_S, keepalive_timeout=_KEEPALIVE_S

@@ -11,6 +11,7 @@ from evenload.governor.deciding.state import Team
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Ending, Job
 from evenload.governor.governing.orders import Phase
+from evenload.governor.on_ray.gpu_state import NodeGpus
 from evenload.governor.service.tokens import TEAM
 from evenload.ray_trainer.training.train_config import TrainConfig
 
@@ -78,6 +79,16 @@ class AskedTeam(BaseModel):
     guarantee: int = Field(0, ge=0, le=10**6, description="Slots, though others have them.")
 
 
+class NodeOfReport(BaseModel):
+    """Which GPUs of a machine a stint has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = Field(max_length=253)
+    address: str = Field("", max_length=45)
+    ids: tuple[str, ...] = Field(max_length=128)
+
+
 class Report(BaseModel):
     """How far a stint is, as its driver says."""
 
@@ -88,6 +99,14 @@ class Report(BaseModel):
     epoch: int = Field(ge=0, le=10**9)
     samples_consumed: int = Field(ge=0, le=10**15)
     num_samples: int = Field(ge=1, le=10**15)
+    gpus: tuple[NodeOfReport, ...] = Field((), max_length=2000)
+
+    @property
+    def held(self) -> tuple[NodeGpus, ...]:
+        """GPUs that the stint has."""
+        return tuple(
+            NodeGpus(frozenset({node.host, node.address} - {""}), frozenset(node.ids)) for node in self.gpus
+        )
 
     @property
     def samples_done(self) -> float:

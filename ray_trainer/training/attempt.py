@@ -172,8 +172,7 @@ def begin_attempt(place: RunPlace, beginning: Beginning) -> AttemptStarted:
         StorageUnwritableError: It can't be written.
     """
     checkpoint = beginning.checkpoint
-    own = (os.getpid(), socket.gethostname())
-    workers = tuple(WorkerIdentity(rank, *identity) for rank, identity in enumerate(place.peers.gather(own)))
+    workers = tuple(place.peers.gather(WorkerIdentity.own(place.peers.rank)))
     origin = None
     if checkpoint is not None:
         index = checkpoint.index

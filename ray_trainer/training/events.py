@@ -5,6 +5,8 @@ Read next: trainer.py, which hands them to whoever called `train`.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -32,6 +34,19 @@ class WorkerIdentity:
     rank: int
     pid: int
     host: str
+    address: str = ""  # of its machine, as far as its host name tells
+    gpus: tuple[str, ...] = ()  # numbers or UUIDs that it may use
+
+    @staticmethod
+    def own(rank: int) -> WorkerIdentity:
+        """This process."""
+        host = socket.gethostname()
+        try:
+            address = socket.gethostbyname(host)
+        except OSError:  # a name that nobody knows
+            address = ""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return WorkerIdentity(rank, os.getpid(), host, address, tuple(filter(None, visible.split(","))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,22 @@ Pure. Each function looks for one kind of trouble and says it once, about all jo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Ending, Job
+from evenload.governor.on_ray.gpu_pages import Gpu
 from evenload.governor.service.wire import state_of
 
 Severity = Literal["critical", "warning", "notice", "fine"]
 NAMED_MAX = 3  # jobs in one sentence
 FAILED_SHOWN_S = 86_400.0  # a job that failed is said for a day
+IDLE_BELOW = 0.1  # GPUs that are less busy are held for nothing
+NODES_MAX = 5  # that are named for errors of their GPUs
 
 _URGENCY: dict[Severity, int] = {"critical": 0, "warning": 1, "notice": 2, "fine": 3}
 
@@ -40,6 +44,20 @@ class Finding(BaseModel):
     about: tuple[str, ...] = ()
 
 
+class GpuFacts(NamedTuple):
+    """What exporters say of GPUs.
+
+    Attributes:
+        busy_by_job: How busy those of a job were in the last ten minutes, 0 to 1, where that is known.
+        failing: The driver's last error, by GPU.
+        faults: Why an exporter's page can't be read, by its URL.
+    """
+
+    busy_by_job: Mapping[str, float] = MappingProxyType({})
+    failing: Mapping[Gpu, int] = MappingProxyType({})
+    faults: Mapping[str, str] = MappingProxyType({})
+
+
 class Troubles(NamedTuple):
     """What keeps a governor from governing.
 
@@ -47,19 +65,21 @@ class Troubles(NamedTuple):
         unready: Why nothing is decided.
         policy_fault: Why another policy decides than was set.
         num_damaged: Records of the journal that can't be understood.
+        gpus: What is known of them.
     """
 
     unready: str | None = None
     policy_fault: str | None = None
     num_damaged: int = 0
+    gpus: GpuFacts = GpuFacts()
 
 
 def find(governor: Governor | None, troubles: Troubles, now_s: float) -> tuple[Finding, ...]:
     """All that is to be said, the most urgent first; never nothing."""
-    found = [*_of_itself(troubles)]
+    found = [*_of_itself(troubles), *_of_gpus(troubles.gpus)]
     if governor is not None:
         found += [*_failed(governor, now_s), *_too_large(governor), *_failing(governor, now_s)]
-        found += _held(governor)
+        found += [*_idle_gpus(governor, troubles.gpus), *_held(governor)]
     found.sort(key=lambda finding: _URGENCY[finding.severity])
     if found or governor is None:
         return tuple(found) or (Finding(kind="begins", severity="notice", text="The governor begins."),)
@@ -77,6 +97,28 @@ def _of_itself(troubles: Troubles) -> Iterator[Finding]:
         what = "record of the journal" if troubles.num_damaged == 1 else "records of the journal"
         text = f"{troubles.num_damaged} {what} can't be understood; the governor's log names them."
         yield Finding(kind="damaged", severity="warning", text=text)
+
+
+def _of_gpus(gpus: GpuFacts) -> Iterator[Finding]:
+    by_node: dict[str, list[tuple[str, int]]] = {}
+    for gpu, xid in gpus.failing.items():
+        by_node.setdefault(gpu.node, []).append((gpu.number, xid))
+    for node, failing in sorted(by_node.items())[:NODES_MAX]:
+        errors = ", ".join(f"GPU {number} XID {xid}" for number, xid in sorted(failing))
+        text = f"{node} had driver errors ({errors}). `ray drain-node` takes it out of use."
+        yield Finding(kind="xid", severity="warning", text=text, about=(node,))
+    for url, reason in gpus.faults.items():
+        text = f"How busy GPUs are isn't known: {url} can't be read ({reason})."
+        yield Finding(kind="gpu_metrics", severity="notice", text=text)
+
+
+def _idle_gpus(governor: Governor, gpus: GpuFacts) -> Iterator[Finding]:
+    for job_id, busy in sorted(gpus.busy_by_job.items(), key=lambda item: item[1])[:NAMED_MAX]:
+        job = governor.jobs.get(job_id)
+        if job is not None and busy < IDLE_BELOW:
+            held = "1 GPU" if job.size == 1 else f"{job.size} GPUs"
+            text = f"{job_id} holds {held}, {busy:.0%} busy for ten minutes."
+            yield Finding(kind="idle_gpus", severity="warning", text=text, about=(job_id,))
 
 
 def _failed(governor: Governor, now_s: float) -> Iterator[Finding]:

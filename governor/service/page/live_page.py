@@ -9,6 +9,7 @@ Read next: overview.py, which makes it; page.html, which shows it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from typing import Final
@@ -17,7 +18,7 @@ from evenload.governor.deciding.plugins import known_policies
 from evenload.governor.errors import GovernorError
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.loop import Governing
-from evenload.governor.service.page.findings import Troubles
+from evenload.governor.service.page.findings import GpuFacts, Troubles
 from evenload.governor.service.page.overview import (
     Overview,
     PolicyOverview,
@@ -43,14 +44,15 @@ class GovernorPage:
 
     Args:
         governing: Whom it shows.
+        gpu_facts: What is known of its jobs' GPUs.
 
     Attributes:
         sent: What a browser gets.
     """
 
-    def __init__(self, governing: Governing) -> None:
+    def __init__(self, governing: Governing, gpu_facts: Callable[[Governor], GpuFacts]) -> None:
         self.sent = load_page()
-        self._governing = governing
+        self._governing, self._gpu_facts = governing, gpu_facts
         self._history = SlotHistory()
         self._kept = KeptAnswer(
             partial(asyncio.to_thread, self._make), kept_s=_KEPT_S, patience_s=_PATIENCE_S
@@ -79,7 +81,8 @@ class GovernorPage:
         try:
             overview = governing.ask(partial(self._shown, policy), timeout_s=_GOVERNOR_PATIENCE_S)
         except (GovernorError, TimeoutError) as error:
-            overview = without_governor(policy, self._troubles(governing.unready or str(error)))
+            troubles = self._troubles(governing.unready or str(error), GpuFacts())
+            overview = without_governor(policy, troubles)
         return overview.model_dump_json().encode()
 
     def _shown(self, policy: PolicyOverview, governor: Governor, now_s: float) -> Overview:
@@ -88,8 +91,8 @@ class GovernorPage:
             now_s,
             history=self._history,
             policy=policy,
-            troubles=self._troubles(self._governing.unready),
+            troubles=self._troubles(self._governing.unready, self._gpu_facts(governor)),
         )
 
-    def _troubles(self, unready: str | None) -> Troubles:
-        return Troubles(unready, self._governing.put_aside, len(self._governing.damaged))
+    def _troubles(self, unready: str | None, gpus: GpuFacts) -> Troubles:
+        return Troubles(unready, self._governing.put_aside, len(self._governing.damaged), gpus)

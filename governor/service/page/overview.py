@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Job
 from evenload.governor.governing.orders import Phase
-from evenload.governor.service.page.findings import Finding, Troubles, find
+from evenload.governor.service.page.findings import Finding, GpuFacts, Troubles, find
 from evenload.governor.service.page.slot_history import HeldSlots, SlotHistory, slot_seconds
 from evenload.governor.service.wire import job_document, team_document
 
@@ -36,6 +36,7 @@ class JobOverview(_Shown):
         job, state, reason, size, wanted, min_size, max_size, team, weight, kind, stint: As `/v1/jobs` has it.
         done: What part of its samples is read; None: a plain job's isn't known.
         left_s: Until it ends, at its size and what is known of its speed; None: not known, or it waits.
+        busy: How busy its GPUs were in the last ten minutes, 0 to 1; None: it isn't known.
         since_s: For how long it has had its place, or has waited for one.
     """
 
@@ -52,6 +53,7 @@ class JobOverview(_Shown):
     stint: int
     done: float | None
     left_s: float | None
+    busy: float | None
     since_s: float
 
 
@@ -176,9 +178,9 @@ def make_overview(
         policy=policy,
         num_slots=governor.num_slots,
         num_held=sum(job.size for job in governor.jobs.values()),
-        jobs=tuple(_job(governor, job, now_s) for job in by_place[:JOBS_MAX]),
+        jobs=tuple(_job(governor, job, now_s, troubles.gpus) for job in by_place[:JOBS_MAX]),
         num_jobs=len(by_place),
-        ended=tuple(_job(governor, job, now_s) for job in newest),
+        ended=tuple(_job(governor, job, now_s, troubles.gpus) for job in newest),
         teams=_teams(governor),
         kinds=_kinds(governor, by_place, now_s),
         decisions=tuple(
@@ -197,13 +199,14 @@ def make_overview(
     )
 
 
-def _job(governor: Governor, job: Job, now_s: float) -> JobOverview:
+def _job(governor: Governor, job: Job, now_s: float, gpus: GpuFacts) -> JobOverview:
     document = job_document(governor, job, now_s)
     samples, done = document["samples"], document["samples_done"]
     return JobOverview(
         **{name: document[name] for name in _SAME},
         done=done / samples if samples else None,
         left_s=_left_s(governor, job, now_s),
+        busy=gpus.busy_by_job.get(job.job_id),
         since_s=max(0.0, (job.ended_s if job.ending else now_s) - job.since_s),
     )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import requests
 
 from evenload.kafka_connection.environment import governor_ca_path
-from evenload.ray_trainer.training.events import Event, StepDone
+from evenload.ray_trainer.training.events import AttemptStarted, Event, StepDone, WorkerIdentity
 
 __all__ = ["Reporter", "reporter_of"]
 
@@ -36,11 +36,14 @@ class Reporter:
         self._url, self._facts = url, dict(facts)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._latest: StepDone | None = None
+        self._gpus: list[dict[str, Any]] = []
         self._is_new = threading.Event()
         threading.Thread(target=self._send, name="reporter", daemon=True).start()
 
     def tell(self, event: Event) -> None:
         """Send it on when its turn comes, unless a newer one has come by then."""
+        if isinstance(event, AttemptStarted):
+            self._gpus = _gpus_by_node(event.workers)
         if isinstance(event, StepDone):
             self._latest = event
             self._is_new.set()
@@ -60,6 +63,7 @@ class Reporter:
                     "epoch": step.epoch,
                     "samples_consumed": step.samples_consumed,
                     "num_samples": step.num_samples,
+                    "gpus": self._gpus,
                 }
                 try:
                     answer = session.post(
@@ -72,6 +76,15 @@ class Reporter:
                     answer.raise_for_status()
                 except requests.RequestException as error:
                     logger.warning("a report of progress wasn't taken: %s", error)
+
+
+def _gpus_by_node(workers: Sequence[WorkerIdentity]) -> list[dict[str, Any]]:
+    """Which GPUs they may use; machines without any are left out."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for worker in workers:
+        if worker.gpus:
+            found.setdefault((worker.host, worker.address), set()).update(worker.gpus)
+    return [{"host": host, "address": address, "ids": sorted(ids)} for (host, address), ids in found.items()]
 
 
 def reporter_of(variable: str | None) -> Reporter | None:

@@ -12,9 +12,7 @@ Read next: board.py, run_context.py.
 from __future__ import annotations
 
 import logging
-import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -57,7 +55,7 @@ class RayLink:
         self._board = board
         self._storage = storage
         self._rank = rank
-        self._worker = WorkerIdentity(rank, os.getpid(), socket.gethostname())
+        self._worker = WorkerIdentity.own(rank)
         self._report_gap_s = report_gap_s
         self._latest: StepDone | None = None
         self._stop_asked = False

@@ -18,6 +18,8 @@ from evenload.governor.governing.engine import StintId
 from evenload.governor.governing.jobs import Wish
 from evenload.governor.governing.loop import Governing
 from evenload.governor.governing.policy_process import governing_policy
+from evenload.governor.on_ray.gpu_pages import Gpu, GpuReading
+from evenload.governor.on_ray.gpu_state import GpuState
 from evenload.governor.on_ray.reports import Progress, Reports
 from evenload.governor.service.http import GovernorHttp
 from evenload.governor.service.tokens import Tokens
@@ -40,13 +42,21 @@ class Site:
         self.governing = Governing(MemoryJournal(), self.engine, governing_policy, "fifo", look_s=0.03)
         self.governing.start()
         self.reports = Reports(lambda: 0.0)
+        self.gpus_now_s = 0.0
+        self.gpus = GpuState(clock=lambda: self.gpus_now_s)
         self.governing.ask(lambda governor, now_s: governor.submit(WISH, now_s))
         self.governing.ask(lambda governor, now_s: governor.submit(OTHER, now_s))
 
     def app(self) -> web.Application:
         connection = Connection(bootstrap_servers="127.0.0.1:9")
         http = GovernorHttp(
-            self.governing, self.reports, connection, tokens=self.tokens, log_of=str, device="cpu"
+            self.governing,
+            self.reports,
+            connection,
+            tokens=self.tokens,
+            log_of=str,
+            device="cpu",
+            gpus=self.gpus,
         )
         return http.app()
 
@@ -125,6 +135,22 @@ def test_a_driver_is_heard_unless_another_stint_runs_by_now(site: Site) -> None:
     assert site.reports.progress(job.stint_id) == Progress(70.0, None)
     status, refused = site.ask("POST", "/v1/reports", {**report, "stint": 2})
     assert (status, refused["error"]) == (409, "evenload-a-2 isn't the stint that runs now")
+
+
+def test_how_busy_the_gpus_of_a_stint_are_is_told_by_team(site: Site) -> None:
+    wait_for(lambda: site.ask("GET", "/v1/jobs/a")[1]["stint"] == 1)
+    report = {"job": "a", "stint": 1, "epoch": 0, "samples_consumed": 0, "num_samples": 50}
+    held = [{"host": "node", "address": "10.0.0.1", "ids": ["0"]}]
+    assert site.ask("POST", "/v1/reports", {**report, "gpus": held})[0] == 204
+    for at_s in range(0, 601, 60):
+        site.gpus_now_s = float(at_s)
+        site.gpus.add([GpuReading(Gpu("node", "0"), busy=0.25), GpuReading(Gpu("node", "1"), xid=79)])
+    _, told = site.ask("GET", "/metrics")
+    assert 'evenload_governor_team_gpu_busy_ratio{team="default"} 0.25' in told
+    assert 'evenload_governor_gpu_xid{gpu="1",node="node"} 79.0' in told
+    overview = site.ask("GET", "/v1/overview")[1]
+    assert overview["jobs"][0]["busy"] == 0.25
+    assert "node had driver errors (GPU 1 XID 79)" in overview["findings"][0]["text"]
 
 
 @pytest.mark.parametrize(

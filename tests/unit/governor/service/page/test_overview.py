@@ -13,7 +13,8 @@ from evenload.governor.governing.cycle import run_cycle
 from evenload.governor.governing.engine import Outcome, StintId, StintSeen
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import Wish
-from evenload.governor.service.page.findings import Troubles
+from evenload.governor.on_ray.gpu_pages import Gpu
+from evenload.governor.service.page.findings import GpuFacts, Troubles
 from evenload.governor.service.page.overview import (
     DRAWN_JOBS_MAX,
     JOBS_MAX,
@@ -175,3 +176,27 @@ def test_many_jobs_are_bounded_and_counted() -> None:
     assert len(overview.history.jobs) == DRAWN_JOBS_MAX
     assert overview.history.sizes[0][-1] == 299 - DRAWN_JOBS_MAX
     assert len(overview.model_dump_json()) < 200_000
+
+
+def test_gpus_that_are_held_for_nothing_or_fail_are_said() -> None:
+    world = World()
+    world.submit("idle")
+    world.submit("busy")
+    world.pass_by(10)
+    gpus = GpuFacts(
+        {"idle": 0.03, "busy": 0.9, "gone": 0.0},
+        {Gpu("node-2", "3"): 79, Gpu("node-2", "1"): 48},
+        {"http://node-1:9400/metrics": "it doesn't answer"},
+    )
+    assert world.sentences(Troubles(gpus=gpus)) == [
+        (
+            "warning",
+            "node-2 had driver errors (GPU 1 XID 48, GPU 3 XID 79). `ray drain-node` takes it out of use.",
+        ),
+        ("warning", "idle holds 2 GPUs, 3% busy for ten minutes."),
+        (
+            "notice",
+            "How busy GPUs are isn't known: http://node-1:9400/metrics can't be read (it doesn't answer).",
+        ),
+    ]
+    assert [job.busy for job in world.overview(Troubles(gpus=gpus)).jobs] == [0.9, 0.03]
