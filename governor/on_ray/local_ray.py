@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 
 _ATTEMPTS: Final = 4
+_END_S: Final = 60.0  # for all of it to end by itself
 
 
 @contextmanager
@@ -52,6 +53,10 @@ def local_ray(num_cpus: int) -> Iterator[str]:
             yield json.loads(told)["dashboard_url"]
         finally:
             head.stdin.close()
+            try:
+                head.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                head.kill()  # its servers end with it
 
 
 def _main(num_cpus: int) -> None:

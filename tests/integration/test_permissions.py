@@ -20,7 +20,11 @@ from pydantic import SecretStr
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.errors import CatalogRefusedError
 from evenload.dataset_catalog.logs.internal_topics import ensure_internal_topics, write_plain
+from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.dataset_catalog.verify import verify
+from evenload.governor.errors import JournalError
+from evenload.governor.governing.journal import KafkaJournal
+from evenload.governor.governing.records import Records
 from evenload.kafka_connection import BrokersUnreachableError, Connection
 from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.kafka_plugin.balancing.balance import execute_balance, forget_balance, preview_balance
@@ -89,6 +93,18 @@ BALANCE_REFUSALS = (  # the first while there is no such topic yet
         (),
         "'evenload.balance': .* It takes .* on the transactional",
     ),
+)
+GOVERNOR = (
+    "READ TOPIC evenload-governor.*",
+    "WRITE TOPIC evenload-governor.*",
+    "CREATE TOPIC evenload-governor.*",
+    "WRITE TRANSACTIONAL_ID evenload-governor",
+)
+GOVERNOR_REFUSALS = (
+    ("CREATE TOPIC evenload-governor.*", "CREATE on the topic"),
+    ("READ TOPIC evenload-governor.*", "READ on the topic"),
+    ("WRITE TOPIC evenload-governor.*", "WRITE on the topic"),
+    ("WRITE TRANSACTIONAL_ID evenload-governor", "transactional id"),
 )
 FORGET = (
     "DESCRIBE CLUSTER",
@@ -303,6 +319,43 @@ def test_dropping_a_dataset_takes_delete_on_its_topic(
     with pytest.raises(CatalogRefusedError, match="it needs DELETE on the topic"):
         Catalog(account(*catalog, "DESCRIBE TOPIC load*")).drop(name)
     Catalog(account(*catalog, "DELETE TOPIC load*")).drop(name)
+
+
+# -- governing -----------------------------------------------------------------------------------------------
+
+
+def test_a_governor_needs_its_journal_and_says_which_permission_is_missing(
+    account: Account, shared: str
+) -> None:
+    def govern(*missing: str) -> None:
+        journal = KafkaJournal(account(*without(GOVERNOR, *missing)), take_over=True, timeout_s=10)
+        try:
+            journal.open()
+            journal.write(Records({}, {}, "cluster"))
+        finally:
+            journal.close()
+
+    # The first while there are no such topics yet.
+    for missing, words in GOVERNOR_REFUSALS:
+        with pytest.raises(JournalError, match=words):
+            govern(missing)
+        if "CREATE" in missing:
+            govern()
+    govern("CREATE TOPIC evenload-governor.*")
+    assert Catalog(account("READ TOPIC evenload.datasets")).get(shared).num_samples == NUM_SAMPLES
+
+
+def test_whoever_asks_for_leaders_needs_describe_on_the_topic(account: Account, shared: str) -> None:
+    topic = Catalog(account(*READER)).get(shared).topic
+    with TopicAdmin(account("DESCRIBE TOPIC shared*"), timeout_s=10) as admin:
+        found = admin.describe(topic)
+    assert found
+    assert set(found.leaders) == set(found.partitions)
+    with (
+        TopicAdmin(account(), timeout_s=10) as admin,
+        pytest.raises(CatalogRefusedError, match="it needs DESCRIBE on the topic"),
+    ):
+        admin.describe(topic)
 
 
 # -- moving --------------------------------------------------------------------------------------------------

@@ -11,8 +11,11 @@ import pytest
 from benchmarks.govern.report import Row, document, draw, misses, table_of
 from benchmarks.govern.workloads import LOADS, pollux_workload
 from benchmarks.results import write_json, write_svg
+from evenload.governor.deciding import decision
 from evenload.governor.deciding.plugins import DEFAULT
+from evenload.governor.deciding.policies.elastic import optimus
 from evenload.governor.deciding.policies.rigid import las
+from evenload.governor.governing import governor
 from evenload.governor.simulating.metrics import Figures, figures_of
 from evenload.governor.simulating.simulation import Costs, simulate
 
@@ -54,6 +57,23 @@ def test_las_ends_as_in_the_simulator_of_polluxs_authors(shared_test_data: Path)
         workload = pollux_workload(shared_test_data / "traces", 1.0, number)
         means.append(figures_of(simulate(workload, las, num_slots=64, costs=Costs(start_s=30.0)), 64).mean_s)
     assert sum(means) / 8 == pytest.approx(4038, rel=0.12)
+
+
+def test_optimus_ends_as_in_the_simulator_of_polluxs_authors(
+    shared_test_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Theirs has 5,682 s, deciding each 60 s, and neither of two stages that save this policy resizes."""
+    monkeypatch.setattr(decision, "hold", lambda _, sizes, **__: dict(sizes))
+    monkeypatch.setattr(
+        decision, "round_down", lambda state, sizes, **_: {job.job_id: sizes[job.job_id] for job in state.jobs}
+    )
+    monkeypatch.setattr(governor, "REACTION_S", 60.0)
+    means = []
+    for number in range(1, 9):
+        workload = pollux_workload(shared_test_data / "traces", 1.0, number)
+        ended = simulate(workload, optimus, num_slots=64, costs=Costs(start_s=30.0))
+        means.append(figures_of(ended, 64).mean_s)
+    assert sum(means) / 8 == pytest.approx(5682, rel=0.12)
 
 
 def test_goals_that_are_met_are_no_misses() -> None:
