@@ -16,17 +16,16 @@ import numpy as np
 from benchmarks.queue.paced import MODULE, NAME
 from benchmarks.queue.workload import GLOBAL_BATCH_SIZE, NUM_SAMPLES, NUM_SLOTS, Run, speeds_of
 from evenload.governor.errors import GovernorError
-from evenload.governor.governing.engine import StintId
 from evenload.governor.governing.journal import KafkaJournal
-from evenload.governor.governing.kinds import Kind, MeasuredSpeed
-from evenload.governor.governing.records import Records
 from evenload.governor.on_ray.local_ray import local_ray
+from evenload.governor.on_ray.runs import wish_of
 from evenload.governor.service.client import GovernorClient
-from evenload.governor.service.own_process import OwnGovernor, start_governor
+from evenload.governor.service.own_process import OwnGovernor, start_governor, write_down_speeds
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.local_cluster import temporary_cluster
 from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 DATASET = "ten-seconds"
@@ -102,22 +101,12 @@ class Site:
 
     def know_speeds(self, runs: Sequence[Run], resize_cost_s: float) -> None:
         """Writes down what governors before would have measured, before the first is started."""
-        from evenload.governor.on_ray.runs import wish_of
-        from evenload.ray_trainer.training.train_config import TrainConfig
-
-        kinds = {}
+        speeds = {}
         for run in runs:
             config = TrainConfig.model_validate({**self._config(run), "dataset": f"{DATASET}@1"})
             kind = wish_of(NAME, config, num_samples=NUM_SAMPLES, device="cpu").kind
-            speeds = speeds_of(run.curve).items()
-            kinds[kind] = Kind(
-                speeds={size: (MeasuredSpeed(StintId("before", size), per_s),) for size, per_s in speeds},
-                resize_costs_s=(resize_cost_s,),
-            )
-        journal = KafkaJournal(self.connection)
-        journal.open()
-        journal.write(Records({}, kinds, None))
-        journal.close()
+            speeds[kind] = speeds_of(run.curve)
+        write_down_speeds(self.connection, speeds, resize_cost_s)
 
     def resize_costs_s(self) -> list[float]:
         """What the governor measured of resizes, from an order to stop to the first step."""

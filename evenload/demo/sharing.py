@@ -2,28 +2,32 @@
 
 One run may have any number of workers, the other one alone. `fifo` gives each what was asked for, so two
 slots stay free; `elastic_fifo` deals them out. The first run is then stopped after a checkpoint and goes on
-with more workers. The governor is a process of its own, asked over HTTP as anybody asks it.
+with more workers. How fast such a run is, the governor would measure within its first half minute; here it
+knows that from the first act. It is a process of its own, asked over HTTP as anybody asks it.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from evenload.governor.on_ray.local_ray import local_ray
+from evenload.governor.on_ray.runs import wish_of
 from evenload.governor.service.client import GovernorClient
-from evenload.governor.service.own_process import own_governor
+from evenload.governor.service.own_process import own_governor, write_down_speeds
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.training.audit import audit
+from evenload.ray_trainer.training.on_ray.submission import resolved
+from evenload.ray_trainer.training.train_config import TrainConfig
 
 NUM_SLOTS: Final = 4
+RECIPE: Final = "image-classification"
 GROWS, STAYS = "grows", "stays"
 RIGID, ELASTIC = "fifo", "elastic_fifo"
-# With one worker. The first has to be worth resizing once its speed is known, half a minute after its start.
-GROWS_LASTS_S, STAYS_LASTS_S = 90.0, 60.0
+# About, with one worker: what is left of the first has to be worth a resize; the other is there for company.
+GROWS_LASTS_S, STAYS_LASTS_S = 40.0, 15.0
 LOOK_S: Final = 0.3
 
 
@@ -45,28 +49,51 @@ class Sharing:
 
 
 def share_slots(
-    connection: Connection, storage: str, *, samples: int, samples_per_s: float, tell: Callable[[str], None]
+    connection: Connection,
+    storage: str,
+    *,
+    dataset: str,
+    samples: int,
+    speeds: Mapping[int, float],
+    resize_cost_s: float,
+    tell: Callable[[str], None],
 ) -> Sharing:
     """Do it, and audit both runs.
 
     Args:
-        samples: Of the dataset "digits".
-        samples_per_s: Of one worker, about.
+        dataset: What both train on; of few samples, so that both have some epochs.
+        samples: Of it.
+        speeds: Samples/s by workers, as far as the first act has measured them.
+        resize_cost_s: What it takes to stop and go on, likewise.
         tell: Called with each line that a person would want to see, as it happens.
 
     Raises:
         RuntimeError: A run didn't end well, or its audit isn't exact.
     """
+    samples_per_s = min(per_s / size for size, per_s in speeds.items())  # of a worker
+    configs = [
+        {
+            "dataset": dataset,
+            "run": run,
+            "storage": storage,
+            "epochs": max(1, round(lasts_s * samples_per_s / samples)),
+            "checkpoint_interval_s": 5.0,
+        }
+        for run, lasts_s in ((GROWS, GROWS_LASTS_S), (STAYS, STAYS_LASTS_S))
+    ]
+    config = TrainConfig.model_validate({**configs[0], "dataset": f"{dataset}@1", "connection": connection})
+    kind = wish_of(RECIPE, resolved(RECIPE, config), num_samples=samples, device="cpu").kind
+    write_down_speeds(connection, {kind: speeds}, resize_cost_s)
     tell(f"\nTwo runs share a Ray cluster of {NUM_SLOTS} slots; the policy is {RIGID} ...")
     with (
         local_ray(NUM_SLOTS) as dashboard_url,
-        own_governor(connection, dashboard_url, "--policy", RIGID) as governor,
+        own_governor(connection, dashboard_url, "--take-over", "--policy", RIGID) as governor,
     ):
         scene = _Scene(governor.client, tell)
-        for run, seconds, most in ((GROWS, GROWS_LASTS_S, NUM_SLOTS), (STAYS, STAYS_LASTS_S, 1)):
-            epochs = max(1, math.ceil(seconds * samples_per_s / samples))
-            governor.client.submit(_submission(run, storage, epochs=epochs, most=most))
-        scene.watch(scene.is_measured)
+        for asked, most in zip(configs, (NUM_SLOTS, 1), strict=True):
+            sizes = {"min_size": 1, "max_size": most, "asked_size": 1}
+            governor.client.submit({"recipe": RECIPE, "config": asked, **sizes})
+        scene.watch(scene.are_running)
         scene.swap()
         scene.watch(scene.have_ended)
     return Sharing(
@@ -75,23 +102,6 @@ def share_slots(
         stints={run: job["stint"] for run, job in scene.jobs.items()},
         epochs={run: _audited(run, storage, connection, tell) for run in (GROWS, STAYS)},
     )
-
-
-def _submission(run: str, storage: str, *, epochs: int, most: int) -> dict[str, Any]:
-    config = {
-        "dataset": "digits",
-        "run": run,
-        "storage": storage,
-        "epochs": epochs,
-        "checkpoint_interval_s": 5.0,
-    }
-    return {
-        "recipe": "image-classification",
-        "config": config,
-        "min_size": 1,
-        "max_size": most,
-        "asked_size": 1,
-    }
 
 
 def _audited(run: str, storage: str, connection: Connection, tell: Callable[[str], None]) -> int:
@@ -124,10 +134,9 @@ class _Scene:
                 return
             time.sleep(LOOK_S)
 
-    def is_measured(self) -> bool:
-        """Whether it is known how fast the run is that may grow; or there is nothing to wait for any more."""
-        job = self.jobs[GROWS]
-        return job["ended_s"] is not None or (job["state"] == "running" and not job["reason"])
+    def are_running(self) -> bool:
+        """Whether both are; or there is nothing to wait for any more."""
+        return all(job["state"] == "running" or job["ended_s"] is not None for job in self.jobs.values())
 
     def have_ended(self) -> bool:
         """Whether both have."""

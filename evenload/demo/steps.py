@@ -108,12 +108,13 @@ class _Demo:
         self._show("Loaded by evenload:", balanced, best)
         result, watcher = self._train()
         epochs = self._audit()
-        num_samples = len(training["label"])
         sharing = share_slots(
             self._connection,
             self._storage,
-            samples=num_samples,
-            samples_per_s=result.samples_per_s / WORKERS,
+            dataset="digits-held-out",
+            samples=len(held_out["label"]),
+            speeds={WORKERS: result.samples_per_s},
+            resize_cost_s=watcher.recovery.pause_s,
             tell=self._tell,
         )
         return DemoStory(

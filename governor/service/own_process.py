@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from evenload.governor.governing.engine import StintId
+from evenload.governor.governing.journal import KafkaJournal
+from evenload.governor.governing.kinds import Kind, MeasuredSpeed
+from evenload.governor.governing.records import Records
 from evenload.governor.service.client import GovernorClient
 from evenload.kafka_connection.connection import Connection
 
@@ -25,6 +29,31 @@ class OwnGovernor(NamedTuple):
     client: GovernorClient
     process: subprocess.Popen[str]
     url: str
+
+
+def write_down_speeds(
+    connection: Connection, speeds_by_kind: Mapping[str, Mapping[int, float]], resize_cost_s: float
+) -> None:
+    """Has the next governor know what another one would have measured: samples/s by workers, for each kind.
+
+    Whoever writes the journal looks like a governor, so the next one is started with `--take-over`.
+
+    Raises:
+        JournalError: It can't be written.
+    """
+    kinds = {
+        kind: Kind(
+            speeds={size: (MeasuredSpeed(StintId("before", size), per_s),) for size, per_s in speeds.items()},
+            resize_costs_s=(resize_cost_s,),
+        )
+        for kind, speeds in speeds_by_kind.items()
+    }
+    journal = KafkaJournal(connection)
+    try:
+        journal.open()
+        journal.write(Records({}, kinds, None))
+    finally:
+        journal.close()
 
 
 def start_governor(

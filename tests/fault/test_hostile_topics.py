@@ -202,6 +202,7 @@ def hostile_progress() -> list[tuple[bytes, bytes]]:
     ]
 
 
+@pytest.mark.timeout(3600)  # two dozen commands, one after the other
 def test_hostile_records_of_the_catalog_hide_nothing_and_are_cleared(
     connection: Connection, run: Callable[..., Ended]
 ) -> None:

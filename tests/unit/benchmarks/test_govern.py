@@ -65,7 +65,9 @@ def test_optimus_ends_as_in_the_simulator_of_polluxs_authors(
     """Theirs has 5,682 s, deciding each 60 s, and neither of two stages that save this policy resizes."""
     monkeypatch.setattr(decision, "hold", lambda _, sizes, **__: dict(sizes))
     monkeypatch.setattr(
-        decision, "round_down", lambda state, sizes, **_: {job.job_id: sizes[job.job_id] for job in state.jobs}
+        decision,
+        "round_down",
+        lambda state, sizes, **_: {job.job_id: sizes[job.job_id] for job in state.jobs},
     )
     monkeypatch.setattr(governor, "REACTION_S", 60.0)
     means = []

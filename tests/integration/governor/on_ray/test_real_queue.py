@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from evenload.governor.errors import GovernorRefusedError
+from evenload.governor.on_ray.local_ray import local_ray
 from evenload.governor.service.client import GovernorClient
 from evenload.governor.service.own_process import own_governor
 from evenload.kafka_connection import Connection
@@ -86,6 +89,23 @@ def test_one_that_is_killed_before_an_order_is_sent_starts_nothing_twice(
     submitted = [job.submission_id for job in connect(ray_head).list_jobs()]
     assert [each for each in submitted if each and each.startswith("evenload-once-")] == ["evenload-once-1"]
     assert audit("once", tmp_path, connection).exactly_once
+
+
+@pytest.mark.timeout(1800)
+def test_a_run_goes_on_when_its_ray_cluster_is_started_anew(
+    tmp_path: Path, connection: Connection, sentences: str
+) -> None:
+    with ExitStack() as first:
+        url = first.enter_context(local_ray(4))
+        with own_governor(connection, url, *ELASTIC) as (client, *_):
+            client.submit(submission("outlives", sentences, tmp_path, epochs=30, max_size=2))
+            wait_for(lambda: client.job("outlives")["samples_done"] > 2 * NUM_SAMPLES)
+            first.close()
+            with local_ray(4, dashboard_port=urlsplit(url).port or 0) as again:
+                assert again == url
+                wait_for(partial(is_finished, client, "outlives"))
+            assert client.job("outlives")["stint"] > 1
+    assert audit("outlives", tmp_path, connection).exactly_once
 
 
 @pytest.mark.timeout(1800)

@@ -14,7 +14,9 @@ import pytest
 from evenload.ray_trainer.training.events import AttemptStarted, Note, StepDone, WorkerIdentity
 from evenload.ray_trainer.training.on_ray.reporter import reporter_of
 
-STEP = StepDone(attempt=1, step=7, epoch=1, loss=None, samples_consumed=70, num_samples=500, samples_per_s=10.0)
+STEP = StepDone(
+    attempt=1, step=7, epoch=1, loss=None, samples_consumed=70, num_samples=500, samples_per_s=10.0
+)
 WORKERS = (
     WorkerIdentity(0, 1, "node-a", "10.0.0.1", ("0", "1")),
     WorkerIdentity(1, 2, "node-a", "10.0.0.1", ("1", "2")),
