@@ -19,23 +19,22 @@ class KeptAnswer:
     Args:
         make: makes it.
         kept_s: for how long it is given out, from when its making began.
-        patience_s: how long anybody waits for it.
     """
 
-    def __init__(self, make: Callable[[], Awaitable[bytes]], *, kept_s: float, patience_s: float) -> None:
-        self._make, self._kept_s, self._patience_s = make, kept_s, patience_s
+    def __init__(self, make: Callable[[], Awaitable[bytes]], *, kept_s: float) -> None:
+        self._make, self._kept_s = make, kept_s
         self._making: asyncio.Future[bytes] | None = None
         self._begun_s = -math.inf
 
-    async def get(self) -> bytes:
+    async def get(self, patience_s: float) -> bytes:
         """The answer, up to `kept_s` old.
 
         Raises:
-            TimeoutError: it takes longer than anybody waits.
+            TimeoutError: it takes longer than that.
         """
         now_s = time.monotonic()
         if self._making is None or (self._making.done() and now_s - self._begun_s > self._kept_s):
             self._begun_s = now_s
             self._making = asyncio.ensure_future(self._make())
         # Others wait for it too, so that whoever goes away doesn't end it.
-        return await asyncio.wait_for(asyncio.shield(self._making), self._patience_s)
+        return await asyncio.wait_for(asyncio.shield(self._making), patience_s)

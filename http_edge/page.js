@@ -170,11 +170,12 @@ function enterToken() {
 async function request(path, options = {}) {
   const token = sessionStorage.getItem(TOKEN), headers = token === null ? {} : { Authorization: `Bearer ${token}` };
   const answer = await fetch(path, { cache: "no-store", headers, signal: AbortSignal.timeout(ANSWER_MAX_MS), ...options });
-  if (answer.ok) state.isLocked = !(document.getElementById("entry").hidden = true);
+  if (answer.status !== 401) state.isLocked = false;
+  if (answer.ok) document.getElementById("entry").hidden = true;
   if (answer.status === 401 && sessionStorage.getItem(TOKEN) === token) askForToken();
   if (!answer.ok) {
     const { error } = await answer.json().catch(() => ({}));
-    throw new Error(`it says ${answer.status} ${error || answer.statusText}`);
+    throw Object.assign(new Error(`it says ${answer.status} ${error || answer.statusText}`), { status: answer.status });
   }
   return answer.json();
 }

@@ -132,7 +132,7 @@ def governor_token() -> SecretStr | None:
 
 
 def governor_ca_path() -> str | None:
-    """Whose certificates are trusted of a governor, beside those that are known: `EVENLOAD_GOVERNOR_CA`."""
+    """Whose certificates are trusted of a governor, in place of the usual ones: `EVENLOAD_GOVERNOR_CA`."""
     return os.environ.get("EVENLOAD_GOVERNOR_CA") or None
 
 

@@ -1,4 +1,4 @@
-"""The ten runs under one policy; and once more while the governor and Ray are killed and policies swapped."""
+"""The ten runs under one policy; and once more while governors are killed and policies swapped."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from benchmarks.queue.passes import Alone, Faults, Pass
-from benchmarks.queue.workload import NUM_SLOTS, RUNS
+from benchmarks.queue.workload import NUM_SLOTS
 from benchmarks.results import machine
 from evenload.governor.deciding.plugins import DEFAULT
 
@@ -98,13 +98,14 @@ def draw(passes: Sequence[Pass], simulated: Simulated) -> Figure:
 
     figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
     width = 0.8 / len(passes)
+    runs = list(passes[0].completion_s)
     for number, each in enumerate(passes):
-        at = [place + number * width for place in range(len(RUNS))]
-        real = [each.completion_s[run.name] for run in RUNS]
+        at = [place + number * width for place in range(len(runs))]
+        real = [each.completion_s[run] for run in runs]
         axes.bar(at, real, width, label=f"{each.policy}: mean {each.mean_s:.0f} s")
-        axes.plot(at, [simulated[each.policy][run.name] for run in RUNS], "k_", markersize=9)
+        axes.plot(at, [simulated[each.policy][run] for run in runs], "k_", markersize=9)
     axes.plot([], [], "k_", label="simulated")
-    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(RUNS))], [run.name for run in RUNS])
+    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(runs))], runs)
     axes.set_ylabel("from submission to end, s")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

@@ -113,7 +113,8 @@ class Site:
         journal = KafkaJournal(self.connection, take_over=True)
         records, _ = journal.open()
         journal.close()
-        return [cost_s for kind in records.kinds.values() for cost_s in kind.resize_costs_s]
+        # The first of each kind was written down before.
+        return [cost_s for kind in records.kinds.values() for cost_s in kind.resize_costs_s[1:]]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ have to give more than its budget, its readers shrink, the one first that loses 
 spares, less what runs that read elsewhere win by its slots; those get them. No run is stopped for a broker.
 
 Invariants, checked in tests/property/governor/deciding/test_brokers.py:
-1. A broker is over its budget only where all its readers have their least size.
+1. A broker is over its budget only where all its readers have their least size, or are about to end.
 2. No more slots are handed out than before, and no broker gets over its budget by a run that grows.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from evenload.governor.deciding.stages import Change, Notes
+from evenload.governor.deciding.stages import Change, Notes, ends_soon
 from evenload.governor.deciding.state import ClusterState, JobView
 
 TOLERANCE = 1.05  # less over the budget than this is noise
@@ -24,14 +24,15 @@ def spare_brokers(
     state: ClusterState,
     sizes: Mapping[str, int],
     *,
-    room: Callable[[Mapping[str, int]], Mapping[str, int]] = lambda _: {},
+    room: Callable[[Mapping[str, int]], Mapping[str, int]] | None = None,
     notes: Notes | None = None,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Sizes by which brokers keep their budgets, as far as that is possible.
 
     Args:
         sizes: Of all jobs, each one that is worth having.
-        room: How many slots more teams may have, at these sizes; teams that may have all aren't there.
+        room: How many slots more teams may have, at these sizes; teams that may have all aren't there. None:
+            what is freed stays free.
         notes: Gets who shrinks.
 
     Returns:
@@ -44,7 +45,9 @@ def spare_brokers(
         steps = [
             Change(job, new[job.job_id], smaller)
             for job in state.jobs
-            if job.reads.get(broker) and (smaller := _smaller(job, new[job.job_id]))
+            if job.reads.get(broker)
+            and not (new[job.job_id] == job.size and ends_soon(job))
+            and (smaller := _smaller(job, new[job.job_id]))
         ]
         if not steps:
             settled.add(broker)
@@ -54,7 +57,7 @@ def spare_brokers(
         new[best.job.job_id] = most[best.job.job_id] = best.new
         if notes is not None:
             notes[best.job.job_id] = f"has {best.new}, as broker {broker} can't give it more data"
-    if most:
+    if most and room is not None:
         _deal(state, new, sum(sizes.values()) - sum(new.values()), most, room)
     return new, most
 

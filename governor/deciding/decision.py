@@ -50,7 +50,9 @@ def _decide_runs(
     )
     sizes, most = spare_brokers(state, sizes, room=lambda new: room_in(state, new, held), notes=notes)
     decided = hold(state, sizes, overriding=frozenset(owed | guaranteed), most=most, notes=notes)
-    # Who stays as it is may be over a limit that was lowered just now.
+    # Who stays as it is, or got back what nobody takes, may read more than was reckoned with; and it may be
+    # over a limit that was lowered just now.
+    decided, _ = spare_brokers(state, decided, notes=notes)
     limited = keep_limits(state, decided, held, protected=owed)
     return {
         job.job_id: decided[job.job_id]

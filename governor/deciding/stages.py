@@ -179,8 +179,7 @@ def hold(
         return dict(sizes)
     new = dict(sizes)
     for job in state.jobs:
-        ends_soon = job.seconds_left(job.size) < 2 * job.resize_cost_s
-        if job.size > most.get(job.job_id, job.size) and not ends_soon:
+        if job.size > most.get(job.job_id, job.size) and not ends_soon(job):
             continue
         if why := _why_it_stays(job, sizes[job.job_id]):
             new[job.job_id] = job.size
@@ -195,7 +194,7 @@ def _why_it_stays(job: JobView, size: int) -> str | None:
     if job.size in (0, size) or is_out_of_bounds(job):
         return None
     cost_s, left_s = job.resize_cost_s, job.seconds_left(job.size)
-    if left_s < 2 * cost_s:
+    if ends_soon(job):
         return f"it ends in {left_s:.0f} s"
     if job.held_s < 2 * cost_s:
         return f"it has been there for {job.held_s:.0f} s only"
@@ -205,6 +204,11 @@ def _why_it_stays(job: JobView, size: int) -> str | None:
     if (new - old) * (min(left_s, HORIZON_S) - cost_s) <= old * cost_s:
         return f"it wouldn't win back the {cost_s:.0f} s that this costs"
     return None
+
+
+def ends_soon(job: JobView) -> bool:
+    """Whether it would end about as soon as it could go on at another size."""
+    return bool(job.size) and job.seconds_left(job.size) < 2 * job.resize_cost_s
 
 
 def is_out_of_bounds(job: JobView) -> bool:

@@ -56,6 +56,7 @@ class Governor:
         teams: What is set of teams.
         decisions: The newest, oldest first.
         notes: Why jobs have another size than the policy wished for, as of the last decision.
+        decides_from_s: No decision is made before, unless it is said what runs read.
         observed_s: When the engine was looked at last; minus infinity: not yet.
     """
 
@@ -102,6 +103,7 @@ class Governor:
         self.teams = dict(records.teams)
         self._reads: dict[str, Mapping[int, float]] = {}
         self._read_budgets: dict[int, float] = {}
+        self.decides_from_s = -math.inf
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -116,7 +118,7 @@ class Governor:
     @property
     def due_s(self) -> float:
         """When to decide next."""
-        return self._due_s
+        return max(self._due_s, self.decides_from_s)
 
     @property
     def num_slots(self) -> int:
@@ -214,6 +216,7 @@ class Governor:
 
         It isn't written down: whoever says it says it again.
         """
+        self.decides_from_s = -math.inf
         if (self._reads, self._read_budgets) != (reads, budgets):
             self._reads, self._read_budgets = dict(reads), dict(budgets)
             self._decide_soon(now_s)
@@ -327,7 +330,7 @@ class Governor:
 
     def decide_if_due(self, now_s: float) -> None:
         """Makes a decision if it is time for one."""
-        if now_s < self._due_s:
+        if now_s < self.due_s:
             return
         state = self.state(now_s)
         self.notes = {}
@@ -388,7 +391,8 @@ class Governor:
                 self._curves[key] = curve
         view = job.view(curve, kind.resize_cost_s, now_s, num_slots=self._num_slots)
         reads = self._reads.get(job.job_id)
-        return replace(view, reads=reads) if reads else view
+        # While it is only guessed how fast it is, it counts as reading nothing.
+        return replace(view, reads=reads) if reads and kind.speeds else view
 
     def _order(self, now_s: float) -> None:
         """Sends jobs on their way as far as slots are free for it."""

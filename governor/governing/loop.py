@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from typing import Any, Final, Protocol, TypeVar
@@ -84,6 +84,7 @@ class Governing:
         policy: The name of the one that decides; None: that somebody has set, else the default.
         wait_max_s: As `decide` takes it.
         look_s: The engine is looked at again after so long, or a third of it while something is on its way.
+        awaits_reads_s: So long nothing is decided at first, unless `tell_reads` is called.
         wall_s: Seconds since 1970, asked once: from then on time goes by `clock`, which nobody sets.
         clock: Monotonic seconds.
 
@@ -106,12 +107,15 @@ class Governing:
         *,
         wait_max_s: float = math.inf,
         look_s: float = LOOK_S,
+        awaits_reads_s: float = 0.0,
         wall_s: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal, self._engine = journal, engine
         self._policies, self._policy, self._wait_max_s = policies, policy, wait_max_s
         self._look_s, self._clock = look_s, clock
+        self._awaits_reads_s = awaits_reads_s
+        self._reads: tuple[Mapping[str, Mapping[int, float]], Mapping[int, float]] | None = None
         self._offset_s = wall_s() - clock()
         self._changed = threading.Condition()
         self._requests: list[tuple[Callable[[Governor, float], Any], Future[Any]]] = []
@@ -244,6 +248,11 @@ class Governing:
             records=records,
             decisions=decisions,
         )
+        if self._reads is not None:
+            governor.set_reads(*self._reads, self.now_s())
+        elif self._awaits_reads_s:
+            # Without budgets, runs would be resized now and again once they are known.
+            governor.decides_from_s = self.now_s() + self._awaits_reads_s
         self._looked_s = -math.inf
         if name != records.policy and self.policy_fault is None:
             governor.set_policy(name, policy, self.now_s())
@@ -270,6 +279,15 @@ class Governing:
         except GovernorError:  # so it wasn't done, nor will it be
             policy.close()
             raise
+
+    def tell_reads(self, reads: Mapping[str, Mapping[int, float]], budgets: Mapping[int, float]) -> None:
+        """Has decisions go by what runs read from brokers, as `Governor.set_reads`.
+
+        Raises:
+            GovernorError, TimeoutError: As `ask`.
+        """
+        self._reads = reads, budgets
+        self.ask(lambda governor, now_s: governor.set_reads(reads, budgets, now_s))
 
     def preview(self, name: str) -> tuple[dict[str, tuple[int, int]], str | None]:
         """What another policy would change now, and what was wrong with it, so that another answered.

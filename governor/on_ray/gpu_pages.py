@@ -41,6 +41,13 @@ def readings_in(page: str) -> list[GpuReading]:
     Raises:
         ValueError: It is no such page.
     """
+    try:
+        return _found_in(page)
+    except OverflowError as error:  # a number of hundreds of digits
+        raise ValueError(str(error)) from error
+
+
+def _found_in(page: str) -> list[GpuReading]:
     found: list[GpuReading] = []
     for family in text_string_to_metric_families(page):
         if family.name in _READERS:

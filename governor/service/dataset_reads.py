@@ -24,6 +24,8 @@ from evenload.ray_trainer.planning.rule import choose_rule
 
 AGAIN_S: Final = 60.0  # leaders move
 NEW_JOBS_S: Final = 5.0
+AWAITED_S: Final = 30.0  # at a governor's start, by its first decision
+_FIRST_S: Final = 0.1
 _TIMEOUT_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
@@ -100,18 +102,22 @@ class DatasetReads:
         self._is_closing.set()
 
     def _run(self) -> None:
-        while not self._is_closing.wait(NEW_JOBS_S):
+        wait_s = _FIRST_S
+        while not self._is_closing.wait(wait_s):
+            wait_s = NEW_JOBS_S
             try:
                 self.look()
-            except (CatalogError, KafkaConnectionError, GovernorError, TimeoutError) as error:
+            except (KafkaConnectionError, GovernorError, TimeoutError) as error:
                 # What was known before still holds, more or less.
                 _log.warning("what runs read from brokers isn't known anew: %s", error)
+            except Exception:  # noqa: BLE001 - nobody waits for this thread, and sizes don't hang on it
+                _log.exception("what runs read from brokers can't be told")
 
     def look(self) -> None:
         """Asks for what is new, and for all leaders where that is long ago; tells the governor.
 
         Raises:
-            CatalogError, KafkaConnectionError: The cluster doesn't say.
+            KafkaConnectionError: The cluster can't be asked.
             GovernorError, TimeoutError: The governor has no time.
         """
         configs = self._governing.ask(_configs)
@@ -122,21 +128,26 @@ class DatasetReads:
         reads = {
             job_id: reads_of(self._manifests[dataset], self._leaders[dataset], config)
             for job_id, config in configs.items()
-            if (dataset := config["dataset"]) in self._leaders
+            if (dataset := config["dataset"]) in self._leaders and dataset in self._manifests
         }
         budgets = self._budgets.of({broker for each in reads.values() for broker in each})
-        self._governing.ask(lambda governor, now_s: governor.set_reads(reads, budgets, now_s))
+        self._governing.tell_reads(reads, budgets)
 
     def _ask_cluster(self, wanted: set[str], *, is_due: bool) -> None:
+        self._manifests = {name: each for name, each in self._manifests.items() if name in wanted}
+        self._leaders = {name: each for name, each in self._leaders.items() if name in wanted}
         catalog = Catalog(self._connection)
-        for dataset in wanted - self._manifests.keys():
-            self._manifests[dataset] = catalog.get(dataset)
-        self._manifests = {dataset: self._manifests[dataset] for dataset in wanted}
         with TopicAdmin(self._connection, timeout_s=_TIMEOUT_S) as admin:
-            for dataset in wanted if is_due else wanted - self._leaders.keys():
-                found = admin.describe(self._manifests[dataset].topic)
-                self._leaders[dataset] = dict(found.leaders) if found else {}
-        self._leaders = {dataset: self._leaders[dataset] for dataset in wanted}
+            for dataset in sorted(wanted if is_due else wanted - self._leaders.keys()):
+                try:
+                    if dataset not in self._manifests:
+                        self._manifests[dataset] = catalog.get(dataset)
+                    found = admin.describe(self._manifests[dataset].topic)
+                except (CatalogError, ValueError) as error:  # it was dropped, say, or may not be seen
+                    _log.warning("from which brokers runs read %s isn't known: %s", dataset, error)
+                    self._leaders.setdefault(dataset, {})  # it is asked for again when all are
+                else:
+                    self._leaders[dataset] = dict(found.leaders) if found else {}
         if is_due:
             self._looked_s = time.monotonic()
 
@@ -144,7 +155,7 @@ class DatasetReads:
 def _configs(governor: Governor, _: float) -> dict[str, Mapping[str, Any]]:
     """What each run that hasn't ended was submitted with."""
     return {
-        job_id: job.wish.entry["config"]
+        job_id: config
         for job_id, job in governor.jobs.items()
-        if "dataset" in job.wish.entry.get("config", {})
+        if isinstance(config := job.wish.entry.get("config"), dict) and isinstance(config.get("dataset"), str)
     }

@@ -46,7 +46,7 @@ from evenload.governor.governing.engine import StintId
 from evenload.governor.governing.governor import Governor
 from evenload.governor.governing.jobs import DEFAULT_TEAM, Job, Wish
 from evenload.governor.governing.loop import Governing
-from evenload.governor.on_ray.gpu_state import GpuState
+from evenload.governor.on_ray.gpu_state import WINDOW_S, GpuState
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import plain_wish_of, wish_of
 from evenload.governor.service.instruments import GovernorInstruments
@@ -147,11 +147,14 @@ class GovernorHttp:
         )
         return app
 
-    def _gpu_facts(self, governor: Governor) -> GpuFacts:
+    def _gpu_facts(self, governor: Governor, now_s: float) -> GpuFacts:
+        # What was before a job had its GPUs isn't its own.
         busy = {
             job_id: self._gpus.busy(held)
             for job_id, job in governor.jobs.items()
-            if (held := self._reports.gpus(job.stint_id))
+            if job.size
+            and now_s - job.size_since_s >= WINDOW_S
+            and (held := self._reports.gpus(job.stint_id))
         }
         known = {job_id: part for job_id, part in busy.items() if part is not None}
         return GpuFacts(known, self._gpus.failing, dict(self._gpus.faults))

@@ -21,7 +21,7 @@ STATES = ("waiting", "starting", "running", "stopping", "held", "finished", "fai
 class GovernorInstruments(Collector):
     """Reads a governor when it is scraped. From any thread."""
 
-    def __init__(self, governing: Governing, gpu_facts: Callable[[Governor], GpuFacts]) -> None:
+    def __init__(self, governing: Governing, gpu_facts: Callable[[Governor, float], GpuFacts]) -> None:
         self._governing, self._gpu_facts = governing, gpu_facts
 
     def describe(self) -> list[Metric]:
@@ -52,7 +52,7 @@ class GovernorInstruments(Collector):
             return
 
     def _of(self, governor: Governor, now_s: float) -> list[Metric]:
-        return [*_metrics_of(governor, now_s), *_gpus_of(governor, self._gpu_facts(governor))]
+        return [*_metrics_of(governor, now_s), *_gpus_of(governor, self._gpu_facts(governor, now_s))]
 
 
 def _metrics_of(governor: Governor, now_s: float) -> Iterator[Metric]:
@@ -64,7 +64,8 @@ def _metrics_of(governor: Governor, now_s: float) -> Iterator[Metric]:
     for state in STATES:
         jobs.add_metric([state], states[state])
     yield jobs
-    waits_s = [now_s - job.since_s for job in governor.jobs.values() if state_of(job) == "waiting"]
+    waiting = [job for job in governor.jobs.values() if state_of(job) == "waiting" and not job.has_place]
+    waits_s = [now_s - job.since_s for job in waiting]
     yield _gauge(
         "evenload_governor_longest_wait_seconds",
         "For how long the job has waited that waits longest.",

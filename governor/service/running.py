@@ -25,7 +25,7 @@ from evenload.governor.on_ray.gpu_state import GpuState
 from evenload.governor.on_ray.ray_jobs import RayJobs, log_of
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import left_by, submission_of
-from evenload.governor.service.dataset_reads import NO_BUDGETS, DatasetReads, ReadBudgets
+from evenload.governor.service.dataset_reads import AWAITED_S, NO_BUDGETS, DatasetReads, ReadBudgets
 from evenload.governor.service.http import GovernorHttp
 from evenload.governor.service.tokens import Tokens
 from evenload.http_edge.listening import listen, url_of
@@ -107,7 +107,14 @@ async def serve(
         left_by=left_by,
         reports=reports,
     )
-    governing = Governing(journal, engine, governing_policy, policy, wait_max_s=wait_max_s)
+    governing = Governing(
+        journal,
+        engine,
+        governing_policy,
+        policy,
+        wait_max_s=wait_max_s,
+        awaits_reads_s=AWAITED_S if read_budgets.are_set else 0.0,
+    )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, governing.close)
         gpus = GpuState(gpu_metrics)

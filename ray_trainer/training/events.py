@@ -45,6 +45,8 @@ class WorkerIdentity:
             address = socket.gethostbyname(host)
         except OSError:  # a name that nobody knows
             address = ""
+        if address.startswith("127."):  # as Debian has it; that is any machine's
+            address = ""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return WorkerIdentity(rank, os.getpid(), host, address, tuple(filter(None, visible.split(","))))
 

@@ -5,6 +5,7 @@ Pure. Each function looks for one kind of trouble and says it once, about all jo
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -21,7 +22,8 @@ Severity = Literal["critical", "warning", "notice", "fine"]
 NAMED_MAX = 3  # jobs in one sentence
 FAILED_SHOWN_S = 86_400.0  # a job that failed is said for a day
 IDLE_BELOW = 0.1  # GPUs that are less busy are held for nothing
-NODES_MAX = 5  # that are named for errors of their GPUs
+# Others are of users' programs as a rule (NVIDIA's "XID errors": 13, 31, 43, 45).
+HARDWARE_XIDS = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120})
 
 _URGENCY: dict[Severity, int] = {"critical": 0, "warning": 1, "notice": 2, "fine": 3}
 
@@ -103,12 +105,18 @@ def _of_gpus(gpus: GpuFacts) -> Iterator[Finding]:
     by_node: dict[str, list[tuple[str, int]]] = {}
     for gpu, xid in gpus.failing.items():
         by_node.setdefault(gpu.node, []).append((gpu.number, xid))
-    for node, failing in sorted(by_node.items())[:NODES_MAX]:
-        errors = ", ".join(f"GPU {number} XID {xid}" for number, xid in sorted(failing))
-        text = f"{node} had driver errors ({errors}). `ray drain-node` takes it out of use."
+    broken = {
+        node: failing for node, failing in by_node.items() if HARDWARE_XIDS & {xid for _, xid in failing}
+    }
+    for node, failing in sorted(broken.items())[:NAMED_MAX]:
+        errors = ", ".join(f"GPU {number[:20]} XID {xid}" for number, xid in sorted(failing)[:NAMED_MAX])
+        more = f" and {len(broken) - NAMED_MAX} more machines" if len(broken) > NAMED_MAX else ""
+        text = f"{node}{more} had errors of hardware ({errors}). `ray drain-node` takes a machine out of use."
         yield Finding(kind="xid", severity="warning", text=text, about=(node,))
-    for url, reason in gpus.faults.items():
-        text = f"How busy GPUs are isn't known: {url} can't be read ({reason})."
+    if gpus.faults:
+        url, reason = min(gpus.faults.items())
+        more = f" and {len(gpus.faults) - 1} more" if len(gpus.faults) > 1 else ""
+        text = f"Not all GPUs are known: {url}{more} can't be read ({reason})."
         yield Finding(kind="gpu_metrics", severity="notice", text=text)
 
 
@@ -133,7 +141,9 @@ def _failed(governor: Governor, now_s: float) -> Iterator[Finding]:
 
 
 def _too_large(governor: Governor) -> Iterator[Finding]:
-    large = [job for job in governor.jobs.values() if job.min_size > governor.num_slots]
+    if governor.observed_s == -math.inf:
+        return  # nobody has looked yet
+    large = [job for job in governor.jobs.values() if job.min_size > governor.num_slots and not job.size]
     if large and governor.num_slots:
         there_are = f"than the {governor.num_slots} slots that there are"
         yield _about("too_large", "warning", large, f"needs more {there_are}", f"need more {there_are}")

@@ -30,6 +30,7 @@ from evenload.http_edge.kept_answer import KeptAnswer
 from evenload.http_edge.sealed_page import Page, sealed
 
 _KEPT_S: Final = 1.0
+_SLOW: Final = "the governor is slow to answer"
 _GOVERNOR_PATIENCE_S: Final = 3.0  # then it is said what keeps it
 _PATIENCE_S: Final = 4.0  # the page's is 5
 
@@ -50,13 +51,12 @@ class GovernorPage:
         sent: What a browser gets.
     """
 
-    def __init__(self, governing: Governing, gpu_facts: Callable[[Governor], GpuFacts]) -> None:
+    def __init__(self, governing: Governing, gpu_facts: Callable[[Governor, float], GpuFacts]) -> None:
         self.sent = load_page()
         self._governing, self._gpu_facts = governing, gpu_facts
         self._history = SlotHistory()
-        self._kept = KeptAnswer(
-            partial(asyncio.to_thread, self._make), kept_s=_KEPT_S, patience_s=_PATIENCE_S
-        )
+        self._last: Overview | None = None
+        self._kept = KeptAnswer(partial(asyncio.to_thread, self._make), kept_s=_KEPT_S)
         governing.watch(self._remember)
 
     async def overview(self) -> bytes:
@@ -65,7 +65,7 @@ class GovernorPage:
         Raises:
             TimeoutError: It takes longer than whoever looks has patience.
         """
-        return await self._kept.get()
+        return await self._kept.get(_PATIENCE_S)
 
     def _remember(self, governor: Governor, now_s: float) -> None:
         held = {job_id: job.size for job_id, job in governor.jobs.items() if job.size}
@@ -81,8 +81,10 @@ class GovernorPage:
         try:
             overview = governing.ask(partial(self._shown, policy), timeout_s=_GOVERNOR_PATIENCE_S)
         except (GovernorError, TimeoutError) as error:
-            troubles = self._troubles(governing.unready or str(error), GpuFacts())
-            overview = without_governor(policy, troubles)
+            troubles = self._troubles(governing.unready or str(error) or _SLOW, GpuFacts())
+            overview = without_governor(policy, troubles, self._last)
+        else:
+            self._last = overview
         return overview.model_dump_json().encode()
 
     def _shown(self, policy: PolicyOverview, governor: Governor, now_s: float) -> Overview:
@@ -91,7 +93,7 @@ class GovernorPage:
             now_s,
             history=self._history,
             policy=policy,
-            troubles=self._troubles(self._governing.unready, self._gpu_facts(governor)),
+            troubles=self._troubles(self._governing.unready, self._gpu_facts(governor, now_s)),
         )
 
     def _troubles(self, unready: str | None, gpus: GpuFacts) -> Troubles:

@@ -1,7 +1,7 @@
 """What the governor's page shows, as values: the JSON of `/v1/overview`.
 
 Everything is decided here, so that the page only draws: sentences, the order of jobs, what is left out
-because there is too much of it. All lists are bounded, and a `num_*` beside one says how many there are.
+because there is too much of it. All lists are bounded, and `num_jobs` says how many there are.
 
 Pure. Times are seconds, `*_ago_s` before this overview. Read next: findings.py, page.html.
 """
@@ -159,9 +159,12 @@ class Overview(_Shown):
     history: HistoryOverview | None = None
 
 
-def without_governor(policy: PolicyOverview, troubles: Troubles) -> Overview:
-    """What is shown while there is none, or it has no time."""
-    return Overview(findings=find(None, troubles, 0.0), age_s=None, is_stale=True, policy=policy)
+def without_governor(policy: PolicyOverview, troubles: Troubles, last: Overview | None = None) -> Overview:
+    """What is shown while there is none, or it has no time: what was last known, if anything, as stale."""
+    findings = find(None, troubles, 0.0)
+    if last is not None:
+        return last.model_copy(update={"findings": findings, "is_stale": True, "policy": policy})
+    return Overview(findings=findings, age_s=None, is_stale=True, policy=policy)
 
 
 def make_overview(
@@ -205,9 +208,9 @@ def _job(governor: Governor, job: Job, now_s: float, gpus: GpuFacts) -> JobOverv
     return JobOverview(
         **{name: document[name] for name in _SAME},
         done=done / samples if samples else None,
-        left_s=_left_s(governor, job, now_s),
+        left_s=_left_s(governor, job),
         busy=gpus.busy_by_job.get(job.job_id),
-        since_s=max(0.0, (job.ended_s if job.ending else now_s) - job.since_s),
+        since_s=max(0.0, (job.ended_s if job.ending else now_s) - _since_s(job)),
     )
 
 
@@ -226,10 +229,16 @@ _SAME = (
 )
 
 
-def _left_s(governor: Governor, job: Job, now_s: float) -> float | None:
+def _since_s(job: Job) -> float:
+    """When it came to be what it is; one that is resized waits since its new size was decided."""
+    return job.wanted_since_s if job.is_interrupted else job.since_s
+
+
+def _left_s(governor: Governor, job: Job) -> float | None:
     if job.phase is not Phase.RUNNING or job.is_plain or not governor.has_measured(job):
         return None
-    return governor.view(job, now_s).seconds_left(job.size)
+    assert job.wish.samples is not None
+    return max(0.0, job.wish.samples - job.samples_done) / governor.kind_of(job).measured[job.size]
 
 
 def _teams(governor: Governor) -> dict[str, dict[str, int | None]]:

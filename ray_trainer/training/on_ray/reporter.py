@@ -63,7 +63,7 @@ class Reporter:
                     "epoch": step.epoch,
                     "samples_consumed": step.samples_consumed,
                     "num_samples": step.num_samples,
-                    "gpus": self._gpus,
+                    **({"gpus": self._gpus} if self._gpus else {}),
                 }
                 try:
                     answer = session.post(
@@ -74,7 +74,7 @@ class Reporter:
                         allow_redirects=False,
                     )
                     answer.raise_for_status()
-                except requests.RequestException as error:
+                except OSError as error:  # requests' errors are; so is a file of authorities that isn't there
                     logger.warning("a report of progress wasn't taken: %s", error)
 
 

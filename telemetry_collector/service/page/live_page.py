@@ -74,9 +74,8 @@ class LivePage:
             TimeoutError: it takes longer than whoever looks has patience.
         """
         if self._kept is None:
-            make = partial(self._make, service)
-            self._kept = KeptAnswer(make, kept_s=_KEPT_S, patience_s=_PATIENCE_S)
-        return await self._kept.get()
+            self._kept = KeptAnswer(partial(self._make, service), kept_s=_KEPT_S)
+        return await self._kept.get(_PATIENCE_S)
 
     async def _make(self, service: CollectorService) -> bytes:
         weights = service.weights or Weights()

@@ -164,3 +164,23 @@ def test_closing_leaves_stints_as_they_are(site: Site) -> None:
 
 def test_one_that_was_never_started_can_be_closed() -> None:
     Governing(MemoryJournal(), StillEngine(4), governing_policy).close()
+
+
+def test_nothing_is_decided_before_it_is_known_what_runs_read() -> None:
+    journal = MoodyJournal()
+    governing = Governing(journal, StillEngine(4), governing_policy, look_s=0.03, awaits_reads_s=1e6)
+    governing.start()
+    try:
+        governing.ask(lambda governor, now_s: governor.submit(WISH, now_s))
+        assert governing.ask(lambda governor, now_s: governor.due_s - now_s) > 1e5
+        governing.tell_reads({"a": {1: 1000.0}}, {1: 5000.0})
+        while governing.ask(lambda governor, _: governor.jobs["a"].phase) is not Phase.RUNNING:
+            pass
+        journal.failure = JournalError("it is gone for a moment")
+        with pytest.raises(JournalError):
+            governing.ask(lambda governor, now_s: governor.hold("a", now_s))
+        # The governor that begins with what was written still knows it.
+        budgets = governing.ask(lambda governor, now_s: governor.state(now_s).read_budgets)
+        assert (journal.num_opened, budgets) == (2, {1: 5000.0})
+    finally:
+        governing.close()

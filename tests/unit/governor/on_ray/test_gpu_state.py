@@ -62,6 +62,12 @@ def test_what_isnt_known_for_long_enough_isnt_told(state: GpuState, clock: Clock
     assert state.busy([]) is None
 
 
+def test_what_isnt_said_any_more_isnt_told(state: GpuState, clock: Clock) -> None:
+    watch(state, clock, WINDOW_S, GpuReading(FIRST, busy=0.0))
+    clock.now_s += 100
+    assert state.busy(held("0")) is None
+
+
 def test_a_machine_is_known_by_its_address_too(state: GpuState, clock: Clock) -> None:
     watch(state, clock, WINDOW_S, GpuReading(Gpu("10.0.0.1", "0"), busy=0.5))
     assert state.busy(held("0")) == pytest.approx(0.5)
@@ -82,9 +88,15 @@ class _Exporter(BaseHTTPRequestHandler):
     page = (PAGES / "dcgm-exporter.txt").read_bytes()
 
     def do_GET(self) -> None:
+        page = {
+            "/nonsense": b"\xff nonsense{",
+            "/digits": b'DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="a"} 1' + b"0" * 400 + b"\n",
+            "/long": b'up{a="' + b"\\" * 100_000 + b'"} 1\n',
+        }.get(self.path, self.page)
         self.send_response(404 if self.path == "/absent" else 200)
+        self.send_header("Content-Length", str(len(page) + (1000 if self.path == "/cut" else 0)))
         self.end_headers()
-        self.wfile.write(b"\xff nonsense{" if self.path == "/nonsense" else self.page)
+        self.wfile.write(page)
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""
@@ -101,11 +113,12 @@ def exporter() -> Iterator[str]:
 
 
 def test_pages_are_read_and_those_that_cant_be_are_said(exporter: str) -> None:
-    state = GpuState([f"{exporter}/absent", f"{exporter}/nonsense", f"{exporter}/metrics"])
+    bad = [f"{exporter}/{page}" for page in ("absent", "nonsense", "long", "cut")]
+    state = GpuState([*bad, f"{exporter}/digits", f"{exporter}/metrics"])
     state.start()
     while not state.failing:
         pass
     state.close()
     assert {gpu.number: xid for gpu, xid in state.failing.items()} == {"1": 79}
-    assert state.faults.keys() == {f"{exporter}/absent", f"{exporter}/nonsense"}
+    assert state.faults.keys() - {f"{exporter}/digits"} == set(bad)  # nobody can be so busy
     assert "404" in state.faults[f"{exporter}/absent"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,15 @@ class Site:
     def __init__(self) -> None:
         self.tokens = Tokens(None)
         self.engine = StillEngine(4)
-        self.governing = Governing(MemoryJournal(), self.engine, governing_policy, "fifo", look_s=0.03)
+        self.passed_s = 0.0  # more than has
+        self.governing = Governing(
+            MemoryJournal(),
+            self.engine,
+            governing_policy,
+            "fifo",
+            look_s=0.03,
+            clock=lambda: time.monotonic() + self.passed_s,
+        )
         self.governing.start()
         self.reports = Reports(lambda: 0.0)
         self.gpus_now_s = 0.0
@@ -145,12 +154,14 @@ def test_how_busy_the_gpus_of_a_stint_are_is_told_by_team(site: Site) -> None:
     for at_s in range(0, 601, 60):
         site.gpus_now_s = float(at_s)
         site.gpus.add([GpuReading(Gpu("node", "0"), busy=0.25), GpuReading(Gpu("node", "1"), xid=79)])
+    assert "evenload_governor_team_gpu_busy_ratio{" not in site.ask("GET", "/metrics")[1]  # it has just begun
+    site.passed_s = 700.0
     _, told = site.ask("GET", "/metrics")
     assert 'evenload_governor_team_gpu_busy_ratio{team="default"} 0.25' in told
     assert 'evenload_governor_gpu_xid{gpu="1",node="node"} 79.0' in told
     overview = site.ask("GET", "/v1/overview")[1]
     assert overview["jobs"][0]["busy"] == 0.25
-    assert "node had driver errors (GPU 1 XID 79)" in overview["findings"][0]["text"]
+    assert "node had errors of hardware (GPU 1 XID 79)" in overview["findings"][0]["text"]
 
 
 @pytest.mark.parametrize(

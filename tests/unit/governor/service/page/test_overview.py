@@ -185,18 +185,19 @@ def test_gpus_that_are_held_for_nothing_or_fail_are_said() -> None:
     world.pass_by(10)
     gpus = GpuFacts(
         {"idle": 0.03, "busy": 0.9, "gone": 0.0},
-        {Gpu("node-2", "3"): 79, Gpu("node-2", "1"): 48},
+        {Gpu("node-2", "3"): 79, Gpu("node-2", "1"): 48, Gpu("node-3", "0"): 31},
         {"http://node-1:9400/metrics": "it doesn't answer"},
     )
     assert world.sentences(Troubles(gpus=gpus)) == [
         (
             "warning",
-            "node-2 had driver errors (GPU 1 XID 48, GPU 3 XID 79). `ray drain-node` takes it out of use.",
+            "node-2 had errors of hardware (GPU 1 XID 48, GPU 3 XID 79). `ray drain-node` takes a machine "
+            "out of use.",
         ),
         ("warning", "idle holds 2 GPUs, 3% busy for ten minutes."),
         (
             "notice",
-            "How busy GPUs are isn't known: http://node-1:9400/metrics can't be read (it doesn't answer).",
+            "Not all GPUs are known: http://node-1:9400/metrics can't be read (it doesn't answer).",
         ),
     ]
     assert [job.busy for job in world.overview(Troubles(gpus=gpus)).jobs] == [0.9, 0.03]
