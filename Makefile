@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-demo: setup ## real Kafka, real data, two workers, one killed, two runs that share (under 4 minutes)
+demo: setup ## real Kafka, real data, two workers, one killed, two runs that share a cluster (about 4 minutes)
 	$(BIN)/evenload demo
 
 test: ## every check and, beside them, every test, against embedded brokers (about 20 minutes on 2 cores)
