@@ -142,7 +142,7 @@ def test_a_wheel_has_all_of_evenload_under_one_name(wheel: Path) -> None:
         path.relative_to(ROOT).as_posix()
         for folder in (ROOT / "evenload", *((ROOT / "evenload" / link) for link in LINKS))
         for path in folder.rglob("*")
-        if path.suffix in (".py", ".html", ".json", ".typed")
+        if path.suffix in (".css", ".html", ".js", ".json", ".py", ".typed")
     }
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == there
