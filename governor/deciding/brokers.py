@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from evenload.governor.deciding.stages import Change, Notes, ends_soon
+from evenload.governor.deciding.stages import Change, Notes, ends_soon, next_size
 from evenload.governor.deciding.state import ClusterState, JobView
 
 TOLERANCE = 1.05  # less over the budget than this is noise
@@ -87,16 +87,12 @@ def _smaller(job: JobView, size: int) -> int | None:
     return max((each for each in job.speed.sizes if job.least_size <= each < size), default=None)
 
 
-def _larger(job: JobView, size: int) -> int | None:
-    return next((each for each in job.speed.sizes if each > size and each >= job.min_size), None)
-
-
 def _worth_elsewhere(state: ClusterState, sizes: Mapping[str, int], broker: int) -> float:
     """What a slot more is worth to a run that doesn't read there."""
     steps = (
         Change(job, sizes[job.job_id], larger)
         for job in state.jobs
-        if not job.reads.get(broker) and (larger := _larger(job, sizes[job.job_id]))
+        if not job.reads.get(broker) and (larger := next_size(job, sizes[job.job_id]))
     )
     return max((step.worth for step in steps), default=0.0)
 
@@ -125,7 +121,7 @@ def _deal(
             if job.job_id in most:
                 continue
             old = new[job.job_id]
-            larger = _larger(job, old)
+            larger = next_size(job, old)
             if larger is None or larger - old > min(num_freed, by_team.get(job.team, num_freed)):
                 continue
             step = Change(job, old, larger)

@@ -134,7 +134,7 @@ def round_down(
         steps = [
             Change(job, new[job.job_id], larger)
             for job in state.jobs
-            if (larger := _next_size(job, new[job.job_id]))
+            if (larger := next_size(job, new[job.job_id]))
             and larger - new[job.job_id] <= min(num_freed, most.get(job.team, num_freed))
         ]
         if not steps:
@@ -152,7 +152,8 @@ def rounded(job: JobView, size: int) -> int:
     return max((each for each in job.speed.sizes if job.min_size <= each <= size), default=0)
 
 
-def _next_size(job: JobView, size: int) -> int | None:
+def next_size(job: JobView, size: int) -> int | None:
+    """The smallest size worth having above this one that it can run with; None: there is none."""
     return next((each for each in job.speed.sizes if each > size and each >= job.min_size), None)
 
 

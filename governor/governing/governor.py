@@ -283,10 +283,7 @@ class Governor:
             # A start that isn't seen yet is on its way, or is ordered again. Any other stint is gone.
             if job.phase is not Phase.STARTING:
                 self._end_stint(job, now_s)
-            elif (
-                job.stint_id in self._refused
-                or now_s - max(job.size_since_s, self._seen_since_s) > START_UNSEEN_MAX_S
-            ):
+            elif job.stint_id in self._refused or self._is_lost(job, now_s):
                 self._put(job.failed(now_s))
                 self._decide_soon(now_s)
             return

@@ -63,6 +63,7 @@ from evenload.governor.service.wire import (
     SubmittedPlain,
     job_document,
     team_document,
+    team_names,
 )
 from evenload.http_edge.bodies import Bodies
 from evenload.http_edge.browsers import RefusedError, check_browser
@@ -365,8 +366,7 @@ class GovernorHttp:
         self._allowed(request, Right.READ)
 
         def all_of(governor: Governor, _: float) -> dict[str, Any]:
-            names = {*governor.teams, *(job.wish.team for job in governor.jobs.values())}
-            return {name: team_document(governor, name) for name in sorted(names)}
+            return {name: team_document(governor, name) for name in team_names(governor)}
 
         return web.json_response({"teams": await self._ask(all_of)})
 

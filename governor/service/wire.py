@@ -137,6 +137,11 @@ def job_document(governor: Governor, job: Job, now_s: float) -> dict[str, Any]:
     }
 
 
+def team_names(governor: Governor) -> list[str]:
+    """Of which something is set, or which have jobs that haven't ended."""
+    return sorted({*governor.teams, *(job.wish.team for job in governor.jobs.values())})
+
+
 def team_document(governor: Governor, name: str) -> dict[str, int | None]:
     """What is set of a team, and what it has now."""
     team = governor.teams.get(name, Team())

@@ -19,7 +19,7 @@ from evenload.governor.governing.jobs import Job
 from evenload.governor.governing.orders import Phase
 from evenload.governor.service.page.findings import Finding, GpuFacts, Troubles, find
 from evenload.governor.service.page.slot_history import HeldSlots, SlotHistory, slot_seconds
-from evenload.governor.service.wire import job_document, team_document
+from evenload.governor.service.wire import job_document, team_document, team_names
 
 JOBS_MAX, ENDED_MAX, TEAMS_MAX, KINDS_MAX, DECISIONS_MAX, CHANGES_MAX = 200, 20, 50, 6, 12, 12
 DRAWN_JOBS_MAX = 8  # in the picture: as many as there are colours
@@ -242,8 +242,7 @@ def _left_s(governor: Governor, job: Job) -> float | None:
 
 
 def _teams(governor: Governor) -> dict[str, dict[str, int | None]]:
-    names = {*governor.teams, *(job.wish.team for job in governor.jobs.values())}
-    return {name: team_document(governor, name) for name in sorted(names)[:TEAMS_MAX]}
+    return {name: team_document(governor, name) for name in team_names(governor)[:TEAMS_MAX]}
 
 
 def _kinds(governor: Governor, jobs: Sequence[Job], now_s: float) -> tuple[KindOverview, ...]:
