@@ -90,7 +90,8 @@ class BalanceLog:
             log_topic=BALANCE_TOPIC,
         )
         self._own: BalanceRecord | None = None
-        self._may_stand: set[str | None] = set()  # runs whose record may be read while the id is ours
+        # What may be read, beside our own record, while the id is ours: what stood there when we took it.
+        self._may_stand: list[BalanceRecord | None] = []
         self._written_s = 0.0
         self.is_late = False
 
@@ -150,7 +151,7 @@ class BalanceLog:
         left = self._read_all()  # nobody else writes any more
         self._own = BalanceRecord.begin(left)
         _at_work_here.add(self._own.run_id)
-        self._may_stand = {left.run_id if left is not None else None, self._own.run_id}
+        self._may_stand = [left]
         is_dead = left is not None and left.is_known_dead and left.run_id not in _at_work_here
         try:
             record = self.write(self._own)
@@ -165,7 +166,7 @@ class BalanceLog:
         """Takes the id, and clears what stands there and can't be understood."""
         ensure_internal_topics(self._connection, timeout_s=self._timeout_s, topics=(BALANCE_TOPIC,))
         self._open()
-        self._may_stand = {None}
+        self._may_stand = [None]
         self._commit(None)
 
     def write(self, record: BalanceRecord) -> BalanceRecord:
@@ -176,7 +177,7 @@ class BalanceLog:
         """
         dated = record.model_copy(update={"updated_at_s": time.time()})
         self._commit(dated.model_dump_json().encode())
-        self._own, self._may_stand = dated, {dated.run_id}
+        self._own, self._may_stand = dated, []
         return dated
 
     def clear(self) -> None:
@@ -185,7 +186,7 @@ class BalanceLog:
         Raises:
             BalanceCancelledError: As `write`.
         """
-        self._may_stand.add(None)
+        self._may_stand.append(None)
         self._commit(None)
 
     @contextmanager
@@ -243,7 +244,9 @@ class BalanceLog:
             standing = read()
         except UnreadableBalanceError:
             return  # no balance has written that
-        if (standing.run_id if standing is not None else None) not in self._may_stand:
+        is_own = standing is not None and self._own is not None and standing.run_id == self._own.run_id
+        # Not the predecessor's run alone: it may have held the id once more, and written down what it changes.
+        if not is_own and standing not in self._may_stand:
             self._written_s = -math.inf  # what is left of the lease is not used any more
             raise BalanceCancelledError(len(self._own.targets) if self._own is not None else 0)
 

@@ -130,6 +130,29 @@ def test_of_two_that_start_in_the_same_moment_exactly_one_goes_on(
     assert standing.run_id == went_on[0]
 
 
+@pytest.mark.usefixtures("at_once")
+def test_who_is_slow_to_take_over_wipes_out_nothing_that_the_other_wrote_meanwhile(
+    new_log: Callable[[], BalanceLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(balance_log, "_SUCCESSOR_S", 0.0)  # the first one's patience is over at once
+    first, second = new_log(), new_log()
+    begun = first.take(RECENT_S)
+    write = second.write
+
+    def write_late(record: BalanceRecord) -> BalanceRecord:
+        first.write(begun.model_copy(update=SOMETHING))
+        return write(record)
+
+    monkeypatch.setattr(second, "write", write_late)
+    with pytest.raises(BalanceInProgressError):
+        second.take(RECENT_S, from_the_living=True)
+    standing = first.read()
+    assert standing is not None
+    assert (standing.run_id, [*standing.targets]) == (begun.run_id, [*SOMETHING["targets"]])
+    with first.changing():
+        pass
+
+
 def test_a_second_one_in_the_same_process_is_refused(new_log: Callable[[], BalanceLog]) -> None:
     first, second = new_log(), new_log()
     first.take(RECENT_S)
