@@ -1,4 +1,4 @@
-"""Choose which replica sets may be written to at all.
+"""Choose which replica sets may be written to at all, of those that can take records.
 
 A broker is *vetoed* when its willingness is 0 or the snapshot does not know it, and *full* when it is
 over the limit. The best sets have neither; what is left decides how far down one has to go:
@@ -51,7 +51,7 @@ def choose_candidates(
     """The best sets of `all_sets` (at least one) that there are.
 
     Args:
-        all_sets: the replica sets with a leader.
+        all_sets: the replica sets with a leader, and enough replicas in sync where there are any.
         table: the brokers as they are by now.
         asked: how willing one is to send to those that hold the topic; a missing one is vetoed.
         utilisation_limit: who is fuller is full.

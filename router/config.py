@@ -45,6 +45,11 @@ class RouterConfig(BaseModel):
         gt=0,
         description="An older snapshot is stale: shares are even until there is a newer one.",
     )
+    safe_streams: bool = Field(
+        default=True,
+        description="Where nobody says how much is to come: shares stay even while disks nearly are, and no "
+        "leader gets more than twice its even share; see router/safe_shares.py.",
+    )
     horizon_fraction: float = Field(
         default=0.05,
         gt=0,

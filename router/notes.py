@@ -11,20 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from evenload.router.brokers import BrokerTable
 from evenload.router.levelling import ReplicaSet
 from evenload.router.min_max import FloatArray
+from evenload.router.safe_shares import SPREAD_MAX
 from evenload.router.volumes import name_of
 from evenload.sizes import bytes_text
 
-__all__ = ["Decision", "notes_on", "put_aside_notes"]
+__all__ = ["Decision", "Restraint", "notes_on", "put_aside_notes"]
 
 # Utilisations that differ by less are even, as far as a person is concerned.
 _SPREAD_MIN = 0.01
 _NAMED_MAX = 5
+
+Restraint = Literal["even", "bounded"]
+"""Why a stream's shares aren't those that goals want: disks are even enough, or a bound was reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +42,12 @@ class Decision:
         all_sets: every replica set of the topic that has a leader.
         sets: those of them that may get a share.
         shares: [num_sets] what each of `sets` gets.
+        restraint: what holds back a stream, of which nobody knows how much is to come.
         horizon_bytes: stored bytes to come, per copy.
         left_out: by broker id, why it should get nothing.
         closed: brokers that nothing can or should be put on, whether they hold the topic or not.
         leaderless: partitions that have no leader.
+        lagging: partitions that have too few replicas in sync.
         unknown: partitions that the snapshot does not hold.
         put_aside: by name of a goal or score function, what was wrong with it.
     """
@@ -50,10 +57,12 @@ class Decision:
     all_sets: tuple[ReplicaSet, ...]
     sets: tuple[ReplicaSet, ...]
     shares: FloatArray
+    restraint: Restraint | None
     horizon_bytes: float
     left_out: Mapping[int, str]
     closed: Container[int]
     leaderless: Sequence[int]
+    lagging: Sequence[int]
     unknown: Sequence[int]
     put_aside: Mapping[str, str]
 
@@ -90,6 +99,14 @@ def _unwritable(decision: Decision) -> Iterator[str]:
         yield (
             f"partitions {_list(decision.leaderless)} of {decision.topic!r} have no leader: "
             "nothing is sent there until one is elected."
+        )
+    if decision.lagging:
+        written_to = {number for each in decision.sets for number in each.partitions}
+        are_alone = bool(written_to.intersection(decision.lagging))
+        so = ", but there are no others" if are_alone else ": nothing is sent there until they caught up"
+        yield (
+            f"partitions {_list(decision.lagging)} of {decision.topic!r} have too few replicas in sync "
+            f"to take records{so}."
         )
     if decision.unknown:
         yield (
@@ -168,18 +185,29 @@ def _uneven(decision: Decision) -> Iterator[str]:
         for broker_id in replica_set.replica_ids
         if share > 0
     }
-    if fullest in got:
+    yield (
+        f"{spread:.0%} of utilisation will stay between broker {name_of(fullest)} ({after[fullest]:.0%}) "
+        f"and broker {name_of(emptiest)} ({after[emptiest]:.0%}) "
+        f"after the next {bytes_text(decision.horizon_bytes)}: "
+        f"{_why_uneven(decision, fullest, is_written=fullest in got)}."
+    )
+
+
+def _why_uneven(decision: Decision, fullest: int, *, is_written: bool) -> str:
+    if decision.restraint == "even":
+        return f"nobody knows how much is to come, and below {SPREAD_MAX:.0%} shares stay even then"
+    if decision.restraint == "bounded":
+        return (
+            "nobody knows how much is to come, so no leader gets more than twice its even share, and each "
+            "partition a tenth of its own. Saying it (`expect`) would help"
+        )
+    if is_written:
         why = "it shares replica sets with the others. Partitions with other replica sets would help"
     else:
         why = (
             "it gets nothing, but what it holds stays there. More data, or moving replicas off it, would help"
         )
-    yield (
-        f"{spread:.0%} of utilisation will stay between broker {name_of(fullest)} ({after[fullest]:.0%}) "
-        f"and broker {name_of(emptiest)} ({after[emptiest]:.0%}) "
-        f"after the next {bytes_text(decision.horizon_bytes)}: "
-        f"broker {name_of(fullest)} can't be lowered, {why}."
-    )
+    return f"broker {name_of(fullest)} can't be lowered, {why}"
 
 
 def _after(decision: Decision) -> dict[int, float]:

@@ -10,7 +10,7 @@ known, shares are even: a fallback, with the reason in it.
 
 Invariants, checked in tests/property/router/test_route_decisions.py:
 1. Shares are at least 0 and sum to 1, for any snapshot.
-2. A partition without a leader gets nothing while another has one.
+2. A partition without a leader, or with too few replicas in sync, gets nothing while another has both.
 3. A broker that is unreachable or over its limit gets nothing while another can take the data.
 4. Shares that are kept because of the dead band leave no broker's utilisation further from the new ones' than
    the band.
@@ -35,10 +35,11 @@ from evenload.router.brokers import BrokerTable
 from evenload.router.config import RouterConfig
 from evenload.router.levelling import Goal, GoalContext, MixedShares, ReplicaSet, mix_goals
 from evenload.router.min_max import FloatArray
-from evenload.router.notes import Decision, notes_on, put_aside_notes
+from evenload.router.notes import Decision, Restraint, notes_on, put_aside_notes
 from evenload.router.patience import Patience
 from evenload.router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
 from evenload.router.route import Route
+from evenload.router.safe_shares import even_shares, is_even_enough, safe_shares
 from evenload.router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
 from evenload.router.situation import Situation, look
 from evenload.router.volumes import broker_of
@@ -238,7 +239,10 @@ class Router:
             ),
         )
         mixed = self._mix(context)
-        decision = self._decision(known, mixed, context.horizon_bytes, num_partitions)
+        restraint: Restraint | None = None
+        if remaining_bytes is None and self.config.safe_streams and mixed.names:
+            mixed, restraint = self._keep_safe(mixed, context, known, previous)
+        decision = self._decision(known, mixed, restraint, context.horizon_bytes, num_partitions)
         if not mixed.names:
             return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
         batch_bytes = self._batch_bytes(remaining_bytes, num_partitions, known)
@@ -253,8 +257,35 @@ class Router:
         self._goals_aside.add(mixed.put_aside)
         return mixed
 
+    def _keep_safe(
+        self, mixed: MixedShares, context: GoalContext, known: Situation, previous: Route | None
+    ) -> tuple[MixedShares, Restraint | None]:
+        """The shares that a stream gets in place of those that goals want, and what holds it back."""
+        # Even disks say nothing to other goals.
+        if mixed.names == {"disk_usage"} and is_even_enough(
+            context,
+            known.table,
+            known.candidates.willing,
+            is_levelling=previous is not None and len(set(previous.shares.values())) > 1,
+        ):
+            return replace(mixed, shares=even_shares(context)), "even"
+        safe = safe_shares(
+            mixed.shares,
+            context,
+            known.table,
+            lambda rest: self._mix(rest).shares,
+            utilisation_limit=self.config.utilisation_limit,
+        )
+        is_bounded = not np.allclose(safe, mixed.shares)
+        return replace(mixed, shares=safe), "bounded" if is_bounded else None
+
     def _decision(
-        self, known: Situation, mixed: MixedShares, horizon_bytes: float, num_partitions: int
+        self,
+        known: Situation,
+        mixed: MixedShares,
+        restraint: Restraint | None,
+        horizon_bytes: float,
+        num_partitions: int,
     ) -> Decision:
         """What was decided, for the notes."""
         layout = known.layout
@@ -264,10 +295,12 @@ class Router:
             all_sets=known.all_sets,
             sets=known.candidates.sets,
             shares=mixed.shares,
+            restraint=restraint,
             horizon_bytes=horizon_bytes,
             left_out=known.candidates.left_out,
             closed=self._closed(known.snapshot),
             leaderless=sorted(number for number, placed in layout.items() if placed.leader_id is None),
+            lagging=known.lagging,
             unknown=sorted(set(range(num_partitions)) - set(layout)),
             put_aside=self.put_aside,
         )

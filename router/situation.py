@@ -21,6 +21,8 @@ from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = ["Situation", "look"]
 
+_IN_SYNC_UNSAID = 2
+
 
 class Situation(NamedTuple):
     """What is known of a topic of which a partition has a leader.
@@ -31,6 +33,7 @@ class Situation(NamedTuple):
         layout: the partitions that the producer knows.
         own_stored: bytes that it has sent since the snapshot was taken, by partition.
         table: the brokers, as arrays.
+        lagging: partitions with a leader and too few replicas in sync for a record to be taken, ascending.
         all_sets: the replica sets that have a leader; at least one.
         candidates: who of them may be written to.
     """
@@ -40,6 +43,7 @@ class Situation(NamedTuple):
     layout: Layout
     own_stored: Mapping[int, float]
     table: BrokerTable
+    lagging: tuple[int, ...]
     all_sets: tuple[ReplicaSet, ...]
     candidates: Candidates
 
@@ -92,5 +96,23 @@ def look(
     if not all_sets:
         return None
     table = tabulate(volumes, layout, own_stored)
-    candidates = choose_candidates(all_sets, table, asked=asked, utilisation_limit=utilisation_limit)
-    return Situation(volumes, topic, layout, own_stored, table, all_sets, candidates)
+    lagging = _lagging(layout, volumes.config_of(topic).min_in_sync)
+    in_sync = {number: placed for number, placed in layout.items() if number not in lagging}
+    candidates = choose_candidates(
+        group_replica_sets(in_sync) or all_sets, table, asked=asked, utilisation_limit=utilisation_limit
+    )
+    return Situation(volumes, topic, layout, own_stored, table, lagging, all_sets, candidates)
+
+
+def _lagging(layout: Layout, min_in_sync: int | None) -> tuple[int, ...]:
+    """The partitions with a leader that refuse records until more of their replicas are in sync.
+
+    Where nobody may say how many it takes, a leader that is left alone by all its replicas counts as lagging:
+    what it takes would be lost with it.
+    """
+    needed = _IN_SYNC_UNSAID if min_in_sync is None else min_in_sync
+    return tuple(
+        number
+        for number, placed in sorted(layout.items())
+        if placed.leader_id is not None and len(placed.isr_ids) < min(needed, len(placed.replica_ids))
+    )

@@ -32,7 +32,7 @@ from evenload.telemetry_collector.sources.log_dirs import LogDirsSource
 from evenload.telemetry_collector.sources.observation import Assembled
 from evenload.telemetry_collector.sources.source import Source
 from evenload.telemetry_collector.sources.throttles import ThrottlesSource
-from evenload.telemetry_collector.sources.topic_limits import TopicLimitsSource
+from evenload.telemetry_collector.sources.topic_configs import TopicConfigsSource
 from evenload.telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 from evenload.telemetry_collector.weights import Weights
 from evenload.telemetry_collector.weights_file import WeightsFile
@@ -199,7 +199,7 @@ class Collector(SnapshotThread):
                 is_for_many=self._is_for_many,
             ),
             LogDirsSource(requests, capacity_bytes_by_broker=self._connection.capacity_bytes_by_broker),
-            TopicLimitsSource(requests, rng=rng),
+            TopicConfigsSource(requests, rng=rng),
             # A thousand producers that measure for themselves don't all ask for what people read.
             *([ThrottlesSource(requests, rng=rng)] if self._is_for_many else []),
             *_exporter_sources(self._config),
@@ -228,7 +228,7 @@ def sample_once(
         return collector.snapshot(timeout_s=timeout_s)
 
 
-_KAFKA_SOURCE_NAMES = (ClusterMetadataSource.name, LogDirsSource.name, TopicLimitsSource.name)
+_KAFKA_SOURCE_NAMES = (ClusterMetadataSource.name, LogDirsSource.name, TopicConfigsSource.name)
 _SCRAPE_NAME = "prometheus_scrape"
 
 

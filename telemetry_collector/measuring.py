@@ -52,9 +52,9 @@ from evenload.telemetry_collector.sources.observation import (
     Assembled,
     BrokerStorage,
     ClusterLayout,
+    HeardConfigs,
     HeardThrottles,
     Observations,
-    TopicLimits,
 )
 from evenload.telemetry_collector.sources.source import Observation, Question, Source
 from evenload.telemetry_collector.statistics import StatisticsCounter
@@ -240,8 +240,8 @@ class Measuring:
                     talk.broker_id, observation, asked_at_s=asked_at_s, latency_s=latency_s
                 )
                 warnings = observation.warnings
-            case TopicLimits():
-                self._observations.hear_limits(observation)
+            case HeardConfigs():
+                self._observations.hear_configs(observation)
                 warnings = observation.warnings
             case HeardThrottles():
                 self._observations.hear_throttles(observation)

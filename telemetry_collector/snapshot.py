@@ -128,6 +128,25 @@ class PartitionSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """What a topic's configuration says that matters to whoever writes to it; None where that isn't known.
+
+    Attributes:
+        partition_max_bytes: the most stored bytes that each replica of its partitions will hold on a broker,
+            as Kafka then deletes what is oldest; None without a limit by size.
+        max_age_s: how old what a broker keeps of it gets, up to a segment; None without a limit by age.
+        segment_bytes: how large a segment of its log gets, of which Kafka deletes none but whole ones.
+        min_in_sync: how many replicas of a partition have to be in sync, or a record that waits for all of
+            them (`acks=all`) is refused.
+    """
+
+    partition_max_bytes: int | None = None
+    max_age_s: float | None = None
+    segment_bytes: int | None = None
+    min_in_sync: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationThrottles:
     """Settings that hold replication back, whoever has made them, and whether anything moves.
 
@@ -151,8 +170,7 @@ class ClusterSnapshot:
         taken_at_s: when the measurement was made, seconds since 1970.
         brokers: every broker known, by id.
         topics: by topic name, the layout of each of its partitions by number. May cover only some topics.
-        partition_max_bytes: by topic name, the most stored bytes that each replica of its partitions will
-            hold, as Kafka then deletes what is oldest; topics without a limit by size are absent.
+        topic_configs: by topic name; those of which nothing is known are absent.
         throttles: for people; only a collector service asks for them. None where they aren't known.
     """
 
@@ -160,7 +178,7 @@ class ClusterSnapshot:
     taken_at_s: float
     brokers: Mapping[int, BrokerSnapshot]
     topics: Mapping[str, Mapping[int, PartitionSnapshot]]
-    partition_max_bytes: Mapping[str, int] = field(default_factory=dict)
+    topic_configs: Mapping[str, TopicConfig] = field(default_factory=dict)
     throttles: ReplicationThrottles | None = None
 
     def __post_init__(self) -> None:
@@ -188,12 +206,16 @@ class ClusterSnapshot:
                 led[leader.broker_id] += leader.bytes_by_topic_partition.get(key, 0)
         return led
 
+    def config_of(self, topic: str) -> TopicConfig:
+        """What is known of a topic's configuration."""
+        return self.topic_configs.get(topic, TopicConfig())
+
     def growth_max_bytes(self, topic: str, partition: int) -> int | None:
         """Stored bytes by which each replica of a partition can grow before as much is deleted as comes.
 
         None where its topic has no limit by size. Of replicas that differ, the fullest counts.
         """
-        max_bytes = self.partition_max_bytes.get(topic)
+        max_bytes = self.config_of(topic).partition_max_bytes
         if max_bytes is None:
             return None
         key = TopicPartition(topic, partition)

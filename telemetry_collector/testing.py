@@ -32,6 +32,7 @@ def make_snapshot(
     racks: Sequence[str | None] | None = None,
     stored_bytes: Mapping[tuple[str, int], int] | None = None,
     leaderless: Collection[tuple[str, int]] = (),
+    in_sync: Mapping[tuple[str, int], Sequence[int]] | None = None,
     unreachable: Collection[int] = (),
     latency_s: Mapping[int, float] | None = None,
     ingest_bytes_per_s: Mapping[int, float] | None = None,
@@ -51,6 +52,7 @@ def make_snapshot(
         stored_bytes: stored bytes of (topic, partition) on each of its replicas, 0 where absent. Part
             of `used_bytes`, not added to it.
         leaderless: the (topic, partition) pairs that have replicas but no leader.
+        in_sync: the replicas of (topic, partition) that are in sync; all of them where absent.
         unreachable: ids of brokers that have not answered since `taken_at_s`.
         latency_s: round trips by broker id.
         ingest_bytes_per_s: what comes in a second, by broker id; unknown where absent.
@@ -91,7 +93,7 @@ def make_snapshot(
                 partition: PartitionSnapshot(
                     leader_id=replica_ids[0] if replica_ids and (name, partition) not in leaderless else None,
                     replica_ids=tuple(replica_ids),
-                    isr_ids=tuple(replica_ids),
+                    isr_ids=tuple((in_sync or {}).get((name, partition), replica_ids)),
                 )
                 for partition, replica_ids in enumerate(layout)
             }

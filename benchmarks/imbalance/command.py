@@ -11,21 +11,21 @@ from rich.console import Console
 
 from benchmarks.imbalance.moving import CAPACITY_MIB, THROTTLED, UNTHROTTLED, measure_moves
 from benchmarks.imbalance.report import document, draw, least_sentence, misses, tables
-from benchmarks.imbalance.writing import CONTENDERS, LAYOUT, RECORDS_PER_S, write_all
+from benchmarks.imbalance.writing import CONTENDERS, LAYOUT, RECORDS_PER_S, UNBOUNDED, write_all
 from benchmarks.results import keep, results_option, tell_misses
 from benchmarks.stage import BROKER_PROPERTIES, FULL_COMPILER
 from benchmarks.strategies import EVENLOAD
 from evenload.local_cluster import temporary_cluster
 
 MOVES = (THROTTLED, UNTHROTTLED, UNTHROTTLED, THROTTLED, THROTTLED, UNTHROTTLED)
-QUICK_CONTENDERS = (EVENLOAD, "round robin")
+QUICK_CONTENDERS = (EVENLOAD, UNBOUNDED, "round robin")
 
 
 @click.command()
 @click.option(
     "--quick",
     is_flag=True,
-    help="Two ways of writing, a balance of each kind; writes no result unless --results is given.",
+    help="Three ways of writing, a balance of each kind; writes no result unless --results is given.",
 )
 @results_option
 def imbalance(quick: bool, folder: Path | None) -> None:

@@ -13,6 +13,7 @@ What counts is what log folders hold, so all bytes are stored bytes.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -77,10 +78,15 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How full brokers are after so many bytes of the load."""
+    """How full brokers are after so many bytes of the load, and how many of these each has."""
 
-    written_bytes: int
     utilisation: Mapping[int, float]
+    topic_bytes: Mapping[int, int]
+
+    @property
+    def written_bytes(self) -> int:
+        """In all; one copy."""
+        return sum(self.topic_bytes.values())
 
     @property
     def spread(self) -> float:
@@ -99,6 +105,7 @@ class Written:
         standings: From the beginning to the end.
         found_s: From when the new partitions could be written until there was something on them, where
             whoever writes had to find them.
+        num_partitions: Of the topic, by leader, at the end.
     """
 
     contender: str
@@ -106,6 +113,22 @@ class Written:
     added_bytes: int
     standings: Sequence[Standing]
     found_s: float | None
+    num_partitions: Mapping[int, int]
+
+    @property
+    def leader_share_over_even(self) -> float:
+        """The most that a leader got, times its even share: before the broker came, or since it got data."""
+        old = {
+            broker_id: count for broker_id, count in self.num_partitions.items() if broker_id != ADDED_BROKER
+        }
+        phases = (
+            (old, [each for each in self.standings if each.written_bytes <= self.added_bytes]),
+            (self.num_partitions, [each for each in self.standings if each.topic_bytes.get(ADDED_BROKER)]),
+        )
+        return max(
+            (_over_even(phase[0], phase[-1], leading) for leading, phase in phases if len(phase) > 1),
+            default=0.0,
+        )
 
     @property
     def level_bytes(self) -> int | None:
@@ -117,6 +140,12 @@ class Written:
     def over_least(self) -> float | None:
         """How many times the least possible that is."""
         return None if self.level_bytes is None else self.level_bytes / self.least_bytes
+
+
+def _over_even(begin: Standing, end: Standing, num_partitions: Mapping[int, int]) -> float:
+    got = {b: end.topic_bytes.get(b, 0) - begin.topic_bytes.get(b, 0) for b in num_partitions}
+    even = {b: count / sum(num_partitions.values()) for b, count in num_partitions.items()}
+    return max(got[b] / sum(got.values()) / even[b] for b in got)
 
 
 def least_bytes_to_write(held_bytes: Mapping[int, int], capacity_bytes: Mapping[int, int]) -> int:
@@ -139,12 +168,18 @@ def balanced(load: Load, router_config: RouterConfig | None = None) -> Iterator[
         yield Librdkafka(load, producer=producer)
 
 
-SHORT_SIGHTED = "evenload, 1 % ahead"
+UNBOUNDED = "evenload, no bounds"
+SHORT_SIGHTED = "evenload, no bounds, 1 % ahead"
 CONTENDERS = (
     Contender(EVENLOAD, balanced, finds_partitions=True),
     Contender(
+        UNBOUNDED,
+        partial(balanced, router_config=RouterConfig(safe_streams=False)),
+        finds_partitions=True,
+    ),
+    Contender(
         SHORT_SIGHTED,
-        partial(balanced, router_config=RouterConfig(horizon_fraction=0.01)),
+        partial(balanced, router_config=RouterConfig(safe_streams=False, horizon_fraction=0.01)),
         finds_partitions=True,
     ),
     Contender("Java client", lambda load: closing(JavaClient(load)), look_each_records=None),
@@ -222,6 +257,9 @@ def _write(
         added_bytes=added_bytes,
         standings=course.standings,
         found_s=course.found_s if contender.finds_partitions else None,
+        num_partitions=Counter(
+            replica_ids[0] for replica_ids in (*stage.layout.assignment, *ADDED_PARTITIONS)
+        ),
     )
 
 
@@ -279,11 +317,12 @@ class _Course:
     def _look(self) -> None:
         held = self.stage.measure()
         of_topic = {
-            broker_id: sum(size for at, size in found.items() if at.topic == self.topic)
+            broker_id: size_bytes
             for broker_id, found in held.items()
+            if (size_bytes := sum(size for at, size in found.items() if at.topic == self.topic))
         }
-        if self._watched is not None and self.found_s is None and of_topic[self._watched]:
+        if self._watched is not None and self.found_s is None and self._watched in of_topic:
             self.found_s = time.monotonic() - self._watched_since_s
         capacity = self.stage.layout.capacity_bytes
         utilisation = {b: sum(found.values()) / capacity[b] for b, found in held.items()}
-        self.standings.append(Standing(sum(of_topic.values()), utilisation))
+        self.standings.append(Standing(utilisation, of_topic))

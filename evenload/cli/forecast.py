@@ -16,12 +16,18 @@ from evenload.sizes import bytes_text
 if TYPE_CHECKING:
     from evenload.kafka_plugin.loading.forecast import LoadForecast
 
+_DAY_S = 86_400.0
 _STRATEGIES = ("balanced", "round-robin", "default", "keyed")
 
 
 @click.command()
 @click.argument("name")
 @click.option("--size", type=SizeType(), required=True, metavar="BYTES", help="Payload to come, as 40GiB.")
+@click.option(
+    "--days",
+    type=click.FloatRange(0, min_open=True),
+    help="In how many days it comes: what retention by age deletes meanwhile is then left out.",
+)
 @click.option("--partitions", type=click.IntRange(1), help="Partitions of a new topic.  [default: by size]")
 @click.option(
     "--replication", type=click.IntRange(1), help="Copies in a new topic.  [default: the cluster's]"
@@ -45,6 +51,7 @@ def forecast(
     *,
     name: str,
     size: int,
+    days: float | None,
     partitions: int | None,
     replication: int | None,
     strategies: tuple[str, ...],
@@ -70,6 +77,7 @@ def forecast(
         size_bytes=size,
         num_partitions=partitions,
         replication=replication,
+        over_s=None if days is None else days * _DAY_S,
         keys=None if keys_file is None else list(_lines(keys_file)),
     )
     shown = strategies or _STRATEGIES

@@ -44,6 +44,7 @@ def forecast_load(
     size_bytes: int,
     num_partitions: int | None = None,
     replication: int | None = None,
+    over_s: float | None = None,
     keys: Iterable[bytes] | None = None,
 ) -> LoadForecast:
     """What `size_bytes` of payload for dataset or topic `name` would lead to; nothing is changed.
@@ -54,6 +55,7 @@ def forecast_load(
         size_bytes: Payload to come, at least 0.
         num_partitions: Of a new topic; None: as many as a load would make.
         replication: Copies in a new topic; None: as the cluster has it.
+        over_s: In how many seconds it comes, at a steady pace; None: retention by age isn't counted.
         keys: A sample of records' keys, each as often as it comes; None: as if keys were alike.
 
     Raises:
@@ -85,6 +87,7 @@ def forecast_load(
         is_new=is_new,
         size_bytes=size_bytes,
         stored_bytes=stored_bytes,
+        over_s=over_s,
         num_keys=None if keys is None else _by_partition(keys, len(snapshot.topics[name])),
         weight_by_broker=weights.brokers,
     )

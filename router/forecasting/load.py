@@ -87,6 +87,7 @@ def forecast_into(
     is_new: bool,
     size_bytes: int,
     stored_bytes: int,
+    over_s: float | None,
     num_keys: Mapping[int, int] | None,
     weight_by_broker: Mapping[int, float],
 ) -> LoadForecast:
@@ -98,6 +99,7 @@ def forecast_into(
         is_new: whether the topic isn't there yet, so that Kafka would place it for the other strategies.
         size_bytes: the payload.
         stored_bytes: what is stored of it, one copy.
+        over_s: in how many seconds it comes; None: nobody knows, so that retention by age isn't counted.
         num_keys: how many keys of a sample belong to each partition; None: as if keys were alike.
         weight_by_broker: what an operator has set.
     """
@@ -109,7 +111,7 @@ def forecast_into(
         by_others = kafka_placed(snapshot, num_partitions=num_partitions, replication=replication)
     else:
         by_others = parts_of(layout)
-        stored_bytes, kept = _kept_bytes(snapshot, topic, stored_bytes)
+        stored_bytes, kept = _kept_bytes(snapshot, topic, stored_bytes, over_s)
     route = routed(snapshot, topic, total_bytes=stored_bytes, weight_by_broker=weight_by_broker)
     key_shares, key_note = _key_shares(num_partitions, num_keys)
     num_draws = max(1, stored_bytes // DRAW_BYTES)
@@ -148,14 +150,32 @@ def forecast_into(
     )
 
 
-def _kept_bytes(snapshot: ClusterSnapshot, topic: str, stored_bytes: int) -> tuple[int, tuple[str, ...]]:
-    """By how much the topic will have grown, and a sentence where retention by size says so."""
+def _kept_bytes(
+    snapshot: ClusterSnapshot, topic: str, stored_bytes: int, over_s: float | None
+) -> tuple[int, tuple[str, ...]]:
+    """By how much the topic will have grown, and a sentence where retention says so."""
     growth = [snapshot.growth_max_bytes(topic, number) for number in snapshot.topics[topic]]
-    limit = sum(math.inf if each is None else each for each in growth)
+    by_size = sum(math.inf if each is None else each for each in growth)
+    by_age = math.inf if over_s is None else _growth_by_age(snapshot, topic, stored_bytes, over_s)
+    limit, setting = min((by_size, "retention.bytes"), (by_age, "retention.ms"))
     if stored_bytes <= limit:
         return stored_bytes, ()
     at_most = f"{topic!r} grows by {bytes_text(limit)} at most"
-    return int(limit), (f"{at_most}: from then on retention.bytes deletes as much as comes.",)
+    return int(limit), (f"{at_most}: from then on {setting} deletes as much as comes.",)
+
+
+def _growth_by_age(snapshot: ClusterSnapshot, topic: str, stored_bytes: int, over_s: float) -> float:
+    """What retention by age leaves of bytes that come at a steady pace, less what is there now.
+
+    Nothing is said while something of that may be left: how old it is nobody tells. Each partition keeps up
+    to a segment more, as Kafka deletes whole ones.
+    """
+    config = snapshot.config_of(topic)
+    if config.max_age_s is None or over_s < config.max_age_s:
+        return math.inf
+    kept_bytes = stored_bytes * config.max_age_s / over_s
+    kept_bytes += len(snapshot.topics[topic]) * (config.segment_bytes or 0)
+    return max(0.0, kept_bytes - sum(snapshot.leader_bytes(topic).values()))
 
 
 def _key_shares(num_partitions: int, num_keys: Mapping[int, int] | None) -> tuple[dict[int, float], str]:

@@ -13,7 +13,7 @@ as a sum, for the same reason.
      "brokers": [{"broker_id": 1, "used_bytes": 5, ...}],
      "topics": {"clicks": {"partitions": [[NUMBER, LEADER, [REPLICA...], [IN SYNC...] or null,
                                            [BYTES or null...] or null]],
-                           "partition_max_bytes": 1000000}}}
+                           "partition_max_bytes": 1000000, "max_age_s": 604800, "min_in_sync": 2, ...}}}
 
 A reader ignores fields that it doesn't know, so that newer collectors can add some; what would change the
 meaning of one is another `schema_version`, which is refused.
@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -41,6 +41,7 @@ from evenload.telemetry_collector.snapshot import (
     ClusterSnapshot,
     LogDirSnapshot,
     PartitionSnapshot,
+    TopicConfig,
     TopicPartition,
 )
 from evenload.telemetry_collector.weights import Weights
@@ -126,9 +127,8 @@ def encode_snapshot(snapshot: ClusterSnapshot, topics: Collection[str] | None) -
     yield b'],"topics":{'
     for place, topic in enumerate(sorted(wanted)):
         rows = [_row(snapshot, topic, number, placed) for number, placed in snapshot.topics[topic].items()]
-        said: dict[str, Any] = {"partitions": rows}
-        if topic in snapshot.partition_max_bytes:
-            said["partition_max_bytes"] = snapshot.partition_max_bytes[topic]
+        config = asdict(snapshot.config_of(topic))
+        said = {"partitions": rows} | {name: value for name, value in config.items() if value is not None}
         text = f"{json.dumps(topic)}:{json.dumps(said, separators=_COMPACT)}"
         yield (b"," if place else b"") + text.encode()
     yield b"}}"
@@ -249,6 +249,9 @@ class _Topic(_Said):
         tuple[_Id, _Id | None, tuple[_Id, ...], tuple[_Id, ...] | None, list[_Bytes | None] | None]
     ]
     partition_max_bytes: _Bytes | None = None
+    max_age_s: float | None = None
+    segment_bytes: _Bytes | None = None
+    min_in_sync: _Id | None = None
 
 
 class _Weights(_Said):
@@ -298,10 +301,10 @@ def _snapshot(answer: _Answer) -> ClusterSnapshot:
         taken_at_s=answer.taken_at_s,
         brokers={broker.broker_id: _broker_snapshot(broker, held) for broker in answer.brokers},
         topics=topics,
-        partition_max_bytes={
-            topic: said.partition_max_bytes
+        topic_configs={
+            topic: config
             for topic, said in answer.topics.items()
-            if said.partition_max_bytes is not None
+            if (config := TopicConfig(**said.model_dump(exclude={"partitions"}))) != TopicConfig()
         },
     )
 

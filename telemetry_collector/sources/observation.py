@@ -8,7 +8,7 @@ last known and since when nothing was heard.
 Its `taken_at_s` is the time before which no figure of a broker that answers was measured; bytes written after
 it are certainly not all counted, bytes written before it are. Exceptions are by design: a broker that missed
 an answer keeps its last figures; the sizes and layout of all partitions are asked seldom, and so are metrics
-and topics' limits (config.py).
+and topics' configurations (config.py).
 
 One missed answer makes no broker unreachable, as all producers would leave it at once for a slow disk or a
 lost packet between it and us alone. It takes one of:
@@ -43,6 +43,7 @@ from evenload.telemetry_collector.snapshot import (
     LogDirSnapshot,
     PartitionSnapshot,
     ReplicationThrottles,
+    TopicConfig,
     TopicPartition,
 )
 from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics, MetricsBook
@@ -53,9 +54,9 @@ __all__ = [
     "Assembled",
     "BrokerStorage",
     "ClusterLayout",
+    "HeardConfigs",
     "HeardThrottles",
     "Observations",
-    "TopicLimits",
 ]
 
 MISSES_MAX = 3
@@ -110,15 +111,15 @@ class BrokerStorage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicLimits:
-    """What topics' retention by size allows.
+class HeardConfigs:
+    """What topics' configurations say.
 
     Attributes:
-        partition_max_bytes: as a snapshot has it.
+        topic_configs: as a snapshot has it.
         warnings: sentences about what isn't known.
     """
 
-    partition_max_bytes: Mapping[str, int]
+    topic_configs: Mapping[str, TopicConfig]
     warnings: tuple[str, ...] = ()
 
 
@@ -227,7 +228,7 @@ class Observations:
         self._layout: ClusterLayout | None = None
         self._layout_at_s = 0.0
         self._replica_ids: frozenset[int] = frozenset()
-        self._limits = TopicLimits(partition_max_bytes={})
+        self._topic_configs: Mapping[str, TopicConfig] = {}
         self._throttles: ReplicationThrottles | None = None
         self._answered_at_s = 0.0
         self._measured_at_s: float | None = None
@@ -281,9 +282,9 @@ class Observations:
         if broker_id in self._brokers:
             self._metrics.hear(source_name, broker_id, metrics, asked_at_s=asked_at_s)
 
-    def hear_limits(self, limits: TopicLimits) -> None:
-        """Enter topics' limits; they stay in force until others are heard."""
-        self._limits = limits
+    def hear_configs(self, heard: HeardConfigs) -> None:
+        """Enter topics' configurations; they stay in force until others are heard."""
+        self._topic_configs = heard.topic_configs
 
     def hear_throttles(self, heard: HeardThrottles) -> None:
         """Enter what throttles are set; they stay in force until others are heard."""
@@ -341,7 +342,7 @@ class Observations:
                 for broker_id, record in sorted(self._brokers.items())
             },
             topics=layout.topics or {},
-            partition_max_bytes=self._limits.partition_max_bytes,
+            topic_configs=self._topic_configs,
             throttles=self._throttles,
         )
         return Assembled(snapshot, self._measured_at_s, self._layout_at_s)

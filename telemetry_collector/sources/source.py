@@ -24,13 +24,13 @@ from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.sources.observation import (
     BrokerStorage,
     ClusterLayout,
+    HeardConfigs,
     HeardThrottles,
-    TopicLimits,
 )
 
 __all__ = ["Observation", "Question", "Source"]
 
-Observation = ClusterLayout | BrokerStorage | TopicLimits | HeardThrottles | BrokerMetrics
+Observation = ClusterLayout | BrokerStorage | HeardConfigs | HeardThrottles | BrokerMetrics
 """Of the cluster and of a broker: first what is essential, then what isn't."""
 
 

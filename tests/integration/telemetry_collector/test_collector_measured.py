@@ -217,12 +217,12 @@ def test_a_topic_with_retention_by_size_never_holds_more_than_is_said(
             nonlocal snapshot
             snapshot = collector.snapshot(max_age_s=0.0)
             held = snapshot.brokers[1].bytes_by_topic_partition.get(partition, 0)
-            return bool(snapshot.partition_max_bytes) and 0 < held <= 2_048_576
+            return bool(snapshot.topic_configs) and 0 < held <= 2_048_576
 
         snapshot = collector.snapshot()
         wait_until(is_cut)
     held = snapshot.brokers[1].bytes_by_topic_partition[partition]
-    assert snapshot.partition_max_bytes == {topic_name: 2_048_576}
+    assert snapshot.config_of(topic_name).partition_max_bytes == 2_048_576
     assert snapshot.growth_max_bytes(topic_name, 0) == 2_048_576 - held < 2_048_576
     assert snapshot.growth_max_bytes(topic_name, 1) == 2_048_576
     assert snapshot.growth_max_bytes("unlimited", 0) is None

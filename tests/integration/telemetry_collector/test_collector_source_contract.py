@@ -19,7 +19,7 @@ from kafka.admin import ConfigResource, NewTopic
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import open_admin
 from evenload.telemetry_collector import BrokerUnreachableError, CollectorClosedError, SourceError
-from evenload.telemetry_collector.snapshot import ReplicationThrottles
+from evenload.telemetry_collector.snapshot import ReplicationThrottles, TopicConfig
 from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
 from evenload.telemetry_collector.sources.cluster_metadata import ClusterMetadataSource
@@ -29,7 +29,7 @@ from evenload.telemetry_collector.sources.observation import BrokerStorage, Clus
 from evenload.telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
 from evenload.telemetry_collector.sources.source import Question, Source
 from evenload.telemetry_collector.sources.throttles import ThrottlesSource
-from evenload.telemetry_collector.sources.topic_limits import TopicLimitsSource
+from evenload.telemetry_collector.sources.topic_configs import TopicConfigsSource
 from evenload.telemetry_collector.testing import FakeCluster, FakeMetricsSource, make_snapshot
 
 UNKNOWN_BROKER_ID = 99
@@ -222,18 +222,25 @@ def test_limits_of_topics_are_told_once_the_layout_is_known_and_not_after_closin
     async def scenario() -> None:
         requests = KafkaRequests(connection)
         layout_source = ClusterMetadataSource(requests, hedge_delay_s=0.2, rng=random.Random(0))
-        source = TopicLimitsSource(requests, rng=random.Random(0))
+        source = TopicConfigsSource(requests, rng=random.Random(0))
         try:
-            assert (await source.answer(_question(None))).partition_max_bytes == {}
+            assert (await source.answer(_question(None))).topic_configs == {}
             gives_up_at_s = time.monotonic() + 120.0
-            limits = None
-            while limits is None or not limits.partition_max_bytes:  # a new topic isn't known everywhere yet
+            heard = None
+            while heard is None or not heard.topic_configs:  # a new topic isn't known everywhere yet
                 if time.monotonic() > gives_up_at_s:
-                    pytest.fail("the topic's limits never became known")
+                    pytest.fail("the topic's configuration never became known")
                 layout = await layout_source.answer(_question(None, topics=frozenset({topic_name})))
-                limits = await source.answer(_question(None, layout=layout))
+                heard = await source.answer(_question(None, layout=layout))
                 await asyncio.sleep(0.05)
-            assert limits.partition_max_bytes == {topic_name: 2_001_000}
+            assert heard.topic_configs == {
+                topic_name: TopicConfig(
+                    partition_max_bytes=2_001_000,
+                    max_age_s=7 * 86_400.0,
+                    segment_bytes=2_000_000,
+                    min_in_sync=1,
+                )
+            }
             await source.close()
             with pytest.raises(CollectorClosedError):
                 await source.answer(_question(None, layout=layout))

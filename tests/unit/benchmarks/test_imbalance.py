@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 from benchmarks.imbalance.moving import THROTTLED, UNTHROTTLED, Moved
 from benchmarks.imbalance.report import document, draw, least_sentence, misses, tables
 from benchmarks.imbalance.steady_writer import Latencies
-from benchmarks.imbalance.writing import LEVEL, Standing, Written, least_bytes_to_write
+from benchmarks.imbalance.writing import LEVEL, UNBOUNDED, Standing, Written, least_bytes_to_write
 from benchmarks.layouts import MIB
 from benchmarks.results import to_text, write_svg
 
@@ -49,13 +49,19 @@ def test_no_linear_program_gets_there_with_less(brokers: list[tuple[int, int]]) 
     assert least_bytes_to_write(held, capacity) == pytest.approx(found.fun, rel=1e-6, abs=2)
 
 
-def _written(contender: str, *standings: tuple[int, float]) -> Written:
+def _written(contender: str, *standings: tuple[int, float], added_part: float = 0.5) -> Written:
+    """Of what is written, so much is on the added broker, and the rest on the first."""
+
+    def on(mib: int) -> dict[int, int]:
+        return {1: round((1 - added_part) * mib * MIB), 4: round(added_part * mib * MIB)}
+
     return Written(
         contender=contender,
         least_bytes=354 * MIB,
         added_bytes=100 * MIB,
-        standings=[Standing(mib * MIB, {1: 0.7, 2: 0.7 - spread}) for mib, spread in standings],
+        standings=[Standing({1: 0.7, 2: 0.7 - spread}, on(mib)) for mib, spread in standings],
         found_s=4.0,
+        num_partitions={1: 2, 2: 2, 3: 2, 4: 2},
     )
 
 
@@ -92,7 +98,18 @@ def test_latencies_are_found_by_when_records_were_due_and_by_partition() -> None
     [
         (_written("evenload", (0, 0.7), (425, 0.009)), _moved(THROTTLED), []),
         (_written("round robin", (0, 0.7), (425, 0.7)), _moved(THROTTLED, 198), []),
-        (_written("evenload", (0, 0.7), (450, 0.009)), _moved(THROTTLED), ["evenload was level after 1.27"]),
+        (_written("evenload", (0, 0.7), (800, 0.009)), _moved(THROTTLED), ["evenload was level after 2.26"]),
+        (_written("evenload", (0, 0.7), (700, 0.009)), _moved(THROTTLED), []),
+        (
+            _written(UNBOUNDED, (0, 0.7), (450, 0.009)),
+            _moved(THROTTLED),
+            ["evenload, no bounds was level after 1.27"],
+        ),
+        (
+            _written("evenload", (1, 0.7), (425, 0.009), added_part=0.52),
+            _moved(THROTTLED),
+            ["a leader got 2.08 times its even share"],
+        ),
         (
             _written("evenload", (0, 0.7), (885, 0.02)),
             _moved(THROTTLED),

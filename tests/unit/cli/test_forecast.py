@@ -24,6 +24,7 @@ def test_only_what_chance_decides_is_shown_with_a_range_also_beyond_what_brokers
             is_new=False,
             size_bytes=size_bytes,
             stored_bytes=size_bytes,
+            over_s=None,
             num_keys=None,
             weight_by_broker={},
         )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from evenload.router.min_max import FloatArray
 from evenload.router.route import Route
 from evenload.router.router import Router
 from evenload.router.scoring import ScoreContext
-from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicConfig
 from evenload.telemetry_collector.testing import make_snapshot
 
 NOW_S = 1001.0
@@ -58,7 +59,7 @@ def test_a_fallback_ends_with_the_first_fresh_snapshot() -> None:
     before = route(router, None, num_partitions=2)
     after = route(router, make_snapshot([900, 0], 1000, topics={"t": [(1,), (2,)]}), previous=before)
     assert not after.is_fallback
-    assert dict(after.shares) == {1: 1.0}
+    assert dict(after.shares) == pytest.approx({0: 0.05, 1: 0.95})
 
 
 def test_a_clock_that_was_set_back_does_not_make_a_snapshot_stale() -> None:
@@ -108,10 +109,71 @@ def test_the_last_bytes_of_a_load_do_not_all_go_to_one_broker() -> None:
 
 
 def test_without_a_known_rest_bytes_go_where_room_is_but_not_all_at_once() -> None:
+    router = Router(RouterConfig(safe_streams=False))
     snapshot = make_snapshot([400, 300, 300], 1000, topics={"t": [(1,), (2,), (3,)]})
-    assert shares(route(Router(), snapshot)) == pytest.approx([0, 0.5, 0.5])  # 5 % of 3000 ahead
+    assert shares(route(router, snapshot)) == pytest.approx([0, 0.5, 0.5])  # 5 % of 3000 ahead
     snapshot = make_snapshot([310, 300, 300], 1000, topics={"t": [(1,), (2,), (3,)]})
-    assert shares(route(Router(), snapshot)) == pytest.approx([130 / 450, 160 / 450, 160 / 450])
+    assert shares(route(router, snapshot)) == pytest.approx([130 / 450, 160 / 450, 160 / 450])
+
+
+# --- streams, of which nobody knows how much is to come
+
+
+def test_no_leader_gets_more_than_twice_its_even_share_unless_it_is_said_what_comes() -> None:
+    snapshot = make_snapshot([600, 600, 200], 1000, topics={"t": [(1,), (2,), (3,)]})
+    assert shares(route(Router(), snapshot)) == pytest.approx([1 / 6, 1 / 6, 2 / 3])
+    assert dict(route(Router(), snapshot, remaining_bytes=150).shares) == {2: 1.0}
+    assert dict(route(Router(RouterConfig(safe_streams=False)), snapshot).shares) == {2: 1.0}
+
+
+def test_each_partition_gets_a_tenth_of_its_even_share_at_least_and_three_times_it_at_most() -> None:
+    layout = [(1,)] * 2 + [(2,)] * 2 + [(3,), (3, 1), (3, 2), (3, 1, 2)]
+    snapshot = make_snapshot([700, 500, 100], 1000, topics={"t": layout})
+    decided = shares(route(Router(), snapshot))
+    assert min(decided) == pytest.approx(0.1 / 8)
+    assert max(decided) == decided[4] == pytest.approx(3 / 8)
+    assert sum(decided[4:]) <= 2 * 4 / 8 + 1e-9
+
+
+def test_bounds_give_way_to_a_disk_that_they_would_overfill() -> None:
+    snapshot = make_snapshot([940, 940, 100], 1000, topics={"t": [(1,), (2,), (3,)]})
+    decided = route(Router(), snapshot)  # 150 to come: a sixth of them, or a tenth of a third, is too much
+    assert pytest.approx(150 * decided.shares[0]) == 0.95 * 1000 - 940
+    assert decided.shares[2] > 2 / 3
+
+
+def test_streams_are_not_levelled_while_disks_are_nearly_even_and_far_from_full() -> None:
+    layout = {"t": [(1,), (2,), (3,)]}
+
+    def decided(*used: int, previous: Route | None = None) -> list[float]:
+        return shares(route(Router(), make_snapshot(list(used), 1000, topics=layout), previous=previous))
+
+    assert decided(349, 300, 300) == [1 / 3] * 3
+    assert decided(351, 300, 300) != [1 / 3] * 3
+    assert decided(760, 730, 730) != [1 / 3] * 3  # one would be 81 % full
+    levelling = followed(route(Router(), make_snapshot([351, 300, 300], 1000, topics=layout)))
+    assert decided(330, 300, 300, previous=levelling) != [1 / 3] * 3  # it goes on where it has begun
+    assert decided(304, 300, 300, previous=levelling) == [1 / 3] * 3
+
+
+def test_even_disks_say_nothing_to_weights_and_to_other_goals() -> None:
+    snapshot = make_snapshot([10, 10], 1000, topics={"t": [(1,), (2,)]}, stored_bytes={("t", 0): 10})
+    router = Router()
+    router.reload(brokers={1: 0.5})
+    assert shares(route(router, snapshot))[0] < 0.4
+    spread = Router(RouterConfig(goals={"dataset_spread": 1.0}))
+    assert shares(route(spread, snapshot))[0] < 0.5
+
+
+def test_the_note_of_a_bounded_stream_says_what_would_help() -> None:
+    snapshot = make_snapshot([600, 600, 200], 1000, topics={"t": [(1,), (2,), (3,)]})
+    (note,) = route(Router(), snapshot).notes
+    assert note.endswith(
+        "nobody knows how much is to come, so no leader gets more than twice its even share, and each "
+        "partition a tenth of its own. Saying it (`expect`) would help."
+    )
+    (note,) = route(Router(), make_snapshot([340, 300], 1000, topics={"t": [(1,), (2,)]})).notes
+    assert note.endswith("nobody knows how much is to come, and below 5% shares stay even then.")
 
 
 def test_a_rest_that_is_the_least_to_come_is_levelled_for_over_the_same_bytes_until_it_has_come() -> None:
@@ -140,7 +202,11 @@ def test_the_leader_of_now_counts_not_the_preferred_one() -> None:
     moved = snapshot.topics["t"][0]
     layout = {0: type(moved)(leader_id=2, replica_ids=(1, 2), isr_ids=(2,)), 1: snapshot.topics["t"][1]}
     snapshot = ClusterSnapshot(
-        cluster_id="c", taken_at_s=1000.0, brokers={2: snapshot.brokers[2]}, topics={"t": layout}
+        cluster_id="c",
+        taken_at_s=1000.0,
+        brokers={2: snapshot.brokers[2]},
+        topics={"t": layout},
+        topic_configs={"t": TopicConfig(min_in_sync=1)},
     )
     # Broker 1 is down and broker 3 unknown: neither set is whole, both are led by broker 2.
     assert shares(route(Router(), snapshot)) == pytest.approx([0.5, 0.5])
@@ -388,3 +454,48 @@ def test_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None
 def test_a_start_outside_the_list_of_turns_is_refused() -> None:
     with pytest.raises(ValueError, match="start is 1"):
         Router(start=1)
+
+
+# --- replicas in sync
+
+
+@pytest.mark.parametrize(
+    ("in_sync", "min_in_sync", "written"),
+    [
+        ({0: [1]}, None, {1, 2}),  # nobody may say how many it takes: a leader that is left alone
+        ({0: [1, 2]}, None, {0, 1, 2}),
+        ({0: [1]}, 1, {0, 1, 2}),
+        ({0: [1]}, 2, {1, 2}),
+        ({0: [1, 2], 2: [3, 1]}, 3, {1}),
+        ({0: [1], 1: [2], 2: [3]}, 2, {0, 1, 2}),  # there is no other: rather try than stop
+        ({}, 9, {0, 1, 2}),
+    ],
+)
+def test_a_partition_that_can_take_no_records_gets_none_while_another_can(
+    in_sync: dict[int, list[int]], min_in_sync: int | None, written: set[int]
+) -> None:
+    snapshot = make_snapshot(
+        [100, 100, 100],
+        1000,
+        topics={"t": [(1, 2, 3), (2, 3, 1), (3, 1, 2)]},
+        in_sync={("t", number): ids for number, ids in in_sync.items()},
+    )
+    if min_in_sync is not None:
+        snapshot = replace(snapshot, topic_configs={"t": TopicConfig(min_in_sync=min_in_sync)})
+    for remaining_bytes in (None, 300):
+        decided = route(Router(), snapshot, remaining_bytes=remaining_bytes)
+        assert set(decided.shares) == written
+        lagging = [number for number, ids in in_sync.items() if len(ids) < min(min_in_sync or 2, 3)]
+        assert any("too few replicas in sync" in note for note in decided.notes) == bool(lagging)
+
+
+def test_shares_that_are_followed_end_where_a_partition_can_take_no_records_any_more() -> None:
+    layout = {"t": [(1, 2), (2, 1)]}
+    before = followed(route(Router(), make_snapshot([100, 100], 1000, topics=layout)))
+    lagging = make_snapshot([100, 100], 1000, topics=layout, in_sync={("t", 0): [1]})
+    after = route(Router(), lagging, previous=before)
+    assert dict(after.shares) == {1: 1.0}
+    assert after.notes[0] == (
+        "partitions 0 of 't' have too few replicas in sync to take records: nothing is sent there until they "
+        "caught up."
+    )

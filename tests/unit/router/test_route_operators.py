@@ -19,6 +19,7 @@ from evenload.telemetry_collector.snapshot import (
     BrokerSnapshot,
     ClusterSnapshot,
     LogDirSnapshot,
+    TopicConfig,
     TopicPartition,
 )
 from evenload.telemetry_collector.testing import make_snapshot
@@ -258,7 +259,7 @@ def test_an_explanation_names_each_functions_part_and_each_veto() -> None:
 
 
 def limited(snapshot: ClusterSnapshot, max_mib: int) -> ClusterSnapshot:
-    return replace(snapshot, partition_max_bytes={"t": max_mib * MIB})
+    return replace(snapshot, topic_configs={"t": TopicConfig(partition_max_bytes=max_mib * MIB)})
 
 
 def holding(held_mib: tuple[int, int, int], used_mib: tuple[int, int, int]) -> ClusterSnapshot:
@@ -291,7 +292,7 @@ def test_what_retention_will_delete_is_not_counted_as_coming() -> None:
 
 def test_a_topic_without_a_limit_by_size_is_levelled_as_ever() -> None:
     snapshot = holding((100, 100, 100), (500, 100, 100))
-    other = replace(snapshot, partition_max_bytes={"other": 1})
+    other = replace(snapshot, topic_configs={"other": TopicConfig(partition_max_bytes=1)})
     assert decide(Router(), other).shares == decide(Router(), snapshot).shares
 
 

@@ -156,7 +156,7 @@ def test_many_producers_with_late_snapshots_do_not_herd() -> None:
     chance = random.Random(1)
     num_brokers, num_producers = 20, 50
     layout = [tuple(chance.sample(range(1, num_brokers + 1), 2)) for _ in range(120)]
-    used = [chance.randint(900, 1020) * MIB for _ in range(num_brokers)]
+    used = [chance.randint(800, 1120) * MIB for _ in range(num_brokers)]
     cluster = Cluster(used, [3000 * MIB] * num_brokers, layout)
     producers = [
         Producer(cluster, 1 << 40, seed=i, is_told_the_rest=False, start=i / num_producers)

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicConfig, TopicPartition
 from evenload.telemetry_collector.testing import make_snapshot
 
 
@@ -83,8 +83,10 @@ def test_a_partition_can_grow_until_its_fullest_replica_holds_what_retention_lea
     )
     sizes = {TopicPartition("t", 0): 40}
     brokers = {**made.brokers, 2: dataclasses.replace(made.brokers[2], bytes_by_topic_partition=sizes)}
-    snapshot = dataclasses.replace(made, brokers=brokers, partition_max_bytes={"t": 100})
+    snapshot = dataclasses.replace(
+        made, brokers=brokers, topic_configs={"t": TopicConfig(partition_max_bytes=100)}
+    )
     assert [snapshot.growth_max_bytes("t", partition) for partition in range(3)] == [60, 100, 100]
-    over = dataclasses.replace(made, partition_max_bytes={"t": 100})
+    over = dataclasses.replace(made, topic_configs={"t": TopicConfig(partition_max_bytes=100)})
     assert over.growth_max_bytes("t", 1) == 0
     assert snapshot.growth_max_bytes("u", 0) is None

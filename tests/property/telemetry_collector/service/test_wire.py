@@ -30,7 +30,7 @@ from evenload.telemetry_collector.service.wire import (
     encode_snapshot,
     encode_told,
 )
-from evenload.telemetry_collector.snapshot import LogDirSnapshot
+from evenload.telemetry_collector.snapshot import LogDirSnapshot, TopicConfig
 from evenload.telemetry_collector.testing import make_snapshot
 from evenload.telemetry_collector.weights import Weights
 
@@ -74,10 +74,17 @@ BROKERS = st.builds(
 
 
 def _only_of_known_topics(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    limits = {t: most for t, most in snapshot.partition_max_bytes.items() if t in snapshot.topics}
-    return replace(snapshot, partition_max_bytes=limits)
+    configs = {topic: said for topic, said in snapshot.topic_configs.items() if topic in snapshot.topics}
+    return replace(snapshot, topic_configs=configs)
 
 
+CONFIGS = st.builds(
+    TopicConfig,
+    partition_max_bytes=st.none() | BYTES,
+    max_age_s=MAYBE_SECONDS,
+    segment_bytes=st.none() | BYTES,
+    min_in_sync=st.none() | st.integers(1, 5),
+).filter(lambda config: config != TopicConfig())
 SNAPSHOTS = st.builds(
     ClusterSnapshot,
     cluster_id=TEXT,
@@ -86,7 +93,7 @@ SNAPSHOTS = st.builds(
         lambda brokers: {b.broker_id: b for b in brokers}
     ),
     topics=st.dictionaries(TOPICS, st.dictionaries(NUMBERS, PARTITIONS, max_size=4), max_size=3),
-    partition_max_bytes=st.dictionaries(TOPICS, BYTES, max_size=3),
+    topic_configs=st.dictionaries(TOPICS, CONFIGS, max_size=3),
 ).map(_only_of_known_topics)
 PART = st.floats(0, 1)
 WEIGHTS = st.none() | st.builds(
@@ -131,7 +138,7 @@ def _restricted(snapshot: ClusterSnapshot, topics: frozenset[str]) -> ClusterSna
         taken_at_s=snapshot.taken_at_s,
         brokers=brokers,
         topics={topic: layout for topic, layout in snapshot.topics.items() if topic in topics},
-        partition_max_bytes={t: most for t, most in snapshot.partition_max_bytes.items() if t in topics},
+        topic_configs={t: said for t, said in snapshot.topic_configs.items() if t in topics},
     )
 
 

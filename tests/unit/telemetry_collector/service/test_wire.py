@@ -10,7 +10,7 @@ import pytest
 
 from evenload.telemetry_collector import PartitionSnapshot, ServiceUnusableError, TopicPartition
 from evenload.telemetry_collector.service.wire import decode_answer, encode_age, encode_snapshot, encode_told
-from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicConfig
 from evenload.telemetry_collector.testing import make_snapshot
 
 SNAPSHOT = make_snapshot([100, 200], topics={"t": [(1, 2)]}, stored_bytes={("t", 0): 5})
@@ -65,7 +65,9 @@ def test_what_is_wrong_with_an_answer_is_said(change: dict[str, Any], reason: st
 def test_a_sum_of_sizes_without_limit_is_read() -> None:
     without_limit = 2**63 - 1
     snapshot = make_snapshot([0], 2 * without_limit, topics={"t": [(1,)]})
-    snapshot = replace(snapshot, partition_max_bytes={"t": without_limit + (1 << 30)})
+    snapshot = replace(
+        snapshot, topic_configs={"t": TopicConfig(partition_max_bytes=without_limit + (1 << 30))}
+    )
     body = encode_age(1.0) + encode_told(None, {}) + b"".join(encode_snapshot(snapshot, None))
     assert decode_answer(body).snapshot == snapshot
 
