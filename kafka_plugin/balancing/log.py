@@ -245,7 +245,7 @@ class BalanceLog:
         except UnreadableBalanceError:
             return  # no balance has written that
         is_own = standing is not None and self._own is not None and standing.run_id == self._own.run_id
-        # Not the predecessor's run alone: it may have held the id once more, and written down what it changes.
+        # Not just the run of a predecessor: it may have held the id once more, and written what it changes.
         if not is_own and standing not in self._may_stand:
             self._written_s = -math.inf  # what is left of the lease is not used any more
             raise BalanceCancelledError(len(self._own.targets) if self._own is not None else 0)
