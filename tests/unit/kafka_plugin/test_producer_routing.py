@@ -25,6 +25,8 @@ MIB = 1 << 20
 CONNECTION = Connection(bootstrap_servers="127.0.0.1:1")
 CONFIG = ProducerConfig(refresh_s=0.02, report_s=0.05, batch_bytes=MIB, first_snapshot_timeout_s=60.0)
 
+UNBOUNDED = RouterConfig(safe_streams=False)
+
 WaitUntil = Callable[[Callable[[], bool]], None]
 
 
@@ -57,9 +59,7 @@ def make(collector: Hearing) -> Iterator[Callable[..., ProducerRouting]]:
 
     def make_one(num_known: int = 2, config: ProducerConfig = CONFIG) -> ProducerRouting:
         made.append(
-            ProducerRouting(
-                CONNECTION, config, RouterConfig(), collector, count_partitions=lambda *_: num_known
-            )
+            ProducerRouting(CONNECTION, config, UNBOUNDED, collector, count_partitions=lambda *_: num_known)
         )
         return made[-1]
 
@@ -248,9 +248,7 @@ def test_closing_ends_the_thread(make: Callable[..., ProducerRouting]) -> None:
 def test_a_producer_that_is_dropped_without_being_closed_leaves_no_thread(
     collector: Hearing, wait_until: WaitUntil
 ) -> None:
-    producing = ProducerRouting(
-        CONNECTION, CONFIG, RouterConfig(), collector, count_partitions=lambda *_: None
-    )
+    producing = ProducerRouting(CONNECTION, CONFIG, UNBOUNDED, collector, count_partitions=lambda *_: None)
     producing.add("t", 2)
     del producing
     gc.collect()

@@ -11,6 +11,7 @@ import pytest
 
 from evenload.kafka_plugin.own_bytes import OwnBytes, OwnPart
 from evenload.kafka_plugin.routing import TopicRouting
+from evenload.router.config import RouterConfig
 from evenload.router.route import Route
 from evenload.router.router import Router
 from evenload.telemetry_collector.cache import SnapshotCache
@@ -20,7 +21,14 @@ MIB = 1 << 20
 
 
 def _routing(cache: SnapshotCache, *, is_shared: bool = False) -> TopicRouting:
-    return TopicRouting("t", 2, router=Router(), cache=cache, batch_bytes=MIB, is_shared=is_shared)
+    return TopicRouting(
+        "t",
+        2,
+        router=Router(RouterConfig(safe_streams=False)),
+        cache=cache,
+        batch_bytes=MIB,
+        is_shared=is_shared,
+    )
 
 
 def _send(routing: TopicRouting, partition: int, size_bytes: int) -> None:
@@ -119,7 +127,8 @@ def test_whose_share_is_not_known_yet_looks_ahead_as_if_nobody_knew_the_rest() -
     cache = SnapshotCache(30.0)
     routing = _routing(cache, is_shared=True)
     _put(cache, (0, 0), (150, 50))
-    assert routing.refresh(10 * MIB).shares == routing.refresh(None).shares
+    unsaid = routing.refresh(None).shares
+    assert routing.refresh(10 * MIB).shares == unsaid
 
 
 def test_who_writes_alone_is_not_misled_by_what_is_on_its_way() -> None:
