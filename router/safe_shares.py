@@ -13,8 +13,8 @@ all, and one consumer would read it. So, where nobody says how much is to come:
 The idea: goals are anybody's functions, so bounds aren't put into them. They are asked; what is over a bound
 is given just that; and they are asked again for the rest, with what is given counted as stored. Each round
 brings one partition or leader at least to its bound for good. As even shares are within all bounds, there is
-always somebody left to take the rest. In clusters where asking takes long, the last rounds divide what is over
-among those who have room, in proportion to what they get.
+always somebody left to take the rest. In clusters where asking takes long, the last rounds divide what is
+over among those who have room, in proportion to what they get.
 
 Invariants, checked in tests/property/router/test_safe_shares.py:
 1. Shares are at least 0, sum to 1, and are within the bounds, unless a disk would be overfilled.
