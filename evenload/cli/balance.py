@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SHOWN_MAX = 20
 _TAKEN_BACK = (
-    "The step that was running is taken back, and throttles are off; what was complete stays. "
+    "What was under way is taken back, and throttles are off; what was complete stays. "
     "The same command goes on from there."
 )
 _LEFT_HALF = (
@@ -68,9 +68,9 @@ def balance(
 ) -> None:
     """Level what brokers hold, by moving as few bytes as it takes.
 
-    Shows the moves, and moves nothing, unless --execute is given. Moves go in steps of about a minute,
-    throttled. Ctrl-C takes the running step back; whatever dies, the next `evenload balance --execute` goes
-    on from there, and throttles that were left are taken off.
+    Shows the moves, and moves nothing, unless --execute is given. Up to five moves of a broker are under way
+    at the same time, throttled. Ctrl-C takes these back; whatever dies, the next `evenload balance --execute`
+    goes on from there, and throttles that were left are taken off.
     """
     from evenload.kafka_plugin.balancing.balance import cancel_balance, preview_balance
 
@@ -208,10 +208,8 @@ def balance_document(outcome: BalanceOutcome) -> dict[str, Any]:
                 "size_bytes": move.size_bytes,
                 "replicas_before": list(move.replica_ids_before),
                 "replicas_after": list(move.replica_ids),
-                "step": number,
             }
-            for number, step in enumerate(plan.steps, start=1)
-            for move in step.moves
+            for move in plan.moves
         ],
         "planned_bytes": plan.moved_bytes,
         "least_bytes": plan.least_bytes,
@@ -240,14 +238,13 @@ def _show(document: dict[str, Any], outcome: BalanceOutcome, output: Output) -> 
     plan = outcome.plan
     if plan.moves:
         output.table(
-            ["partition", "size", "from", "to", "step"],
+            ["partition", "size", "from", "to"],
             [
                 [
                     f"{move['topic']}-{move['partition']}",
                     bytes_text(move["size_bytes"]),
                     " ".join(map(str, move["replicas_before"])),
                     " ".join(map(str, move["replicas_after"])),
-                    str(move["step"]),
                 ]
                 for move in document["moves"][:_SHOWN_MAX]
             ],
@@ -259,7 +256,7 @@ def _show(document: dict[str, Any], outcome: BalanceOutcome, output: Output) -> 
     output.table(columns, [_broker_row(broker, document["executed"]) for broker in document["brokers"]])
     output.line(
         f"spread  {100 * plan.spread_before:.1f} points now, {100 * plan.spread_after:.1f} after "
-        f"{bytes_text(plan.moved_bytes)} in {len(plan.moves)} moves and {len(plan.steps)} steps; "
+        f"{bytes_text(plan.moved_bytes)} in {len(plan.moves)} moves; "
         f"no moves at all could do it with less than {bytes_text(plan.least_bytes)}"
     )
     if outcome.after is not None:

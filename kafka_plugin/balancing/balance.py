@@ -8,9 +8,9 @@ begins with what a dead one has left. `execute_balance` waits for the reassignme
 its throttles off and plans anew; `preview_balance` takes its throttles off when nothing is being moved under
 them any more, and otherwise says so; `cancel_balance` takes everything back.
 
-A broker that an operator drains by a weight of 0 takes nothing, like a cordoned one. A plan is carried out as
-it was shown. Before each step it looks at what has changed since (a broker gone, room taken), leaves out what
-isn't possible any more, and says so.
+A broker that an operator drains by a weight of 0 takes nothing, like a cordoned one. A plan is carried out
+as it was shown, several moves at the same time. While moves wait for their turn, it looks now and then at
+what has changed (a broker gone, room taken), leaves out what isn't possible any more, and says so.
 
 Faults are tested in tests/fault/kafka_plugin/test_balance_faults.py. Read next: router/moves/planning.py,
 reassignment.py.
@@ -27,7 +27,7 @@ from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.balancing.admin import BalanceAdmin
 from evenload.kafka_plugin.balancing.config import BalanceConfig
 from evenload.kafka_plugin.balancing.log import BALANCE_TOPIC, BalanceLog
-from evenload.kafka_plugin.balancing.reassignment import Mover, StepProgress, ours_running
+from evenload.kafka_plugin.balancing.reassignment import Mover, ours_running
 from evenload.kafka_plugin.balancing.record import BalanceRecord
 from evenload.kafka_plugin.balancing.replication_throttle import FoundThrottle, find_throttles, lift_throttle
 from evenload.kafka_plugin.errors import (
@@ -39,7 +39,8 @@ from evenload.kafka_plugin.errors import (
     UnreadableBalanceError,
 )
 from evenload.router.moves.plan import MovePlan
-from evenload.router.moves.planning import plan_moves, settled, still_possible
+from evenload.router.moves.planning import plan_moves, settled
+from evenload.router.moves.schedule import MoveSchedule
 from evenload.telemetry_collector.collector import sample_once
 from evenload.telemetry_collector.opening import read_weights
 from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
@@ -136,8 +137,8 @@ def execute_balance(
 ) -> BalanceOutcome:
     """Moves replicas until brokers are level, as planned.
 
-    Given up (Ctrl-C), the running step is taken back and its throttles are off; steps before it stay. Killed,
-    the next call goes on from there.
+    Given up (Ctrl-C), what is under way is taken back and its throttles are off; what is complete stays.
+    Killed, the next call goes on from there.
 
     Args:
         connection: The cluster.
@@ -256,25 +257,24 @@ def _execute(
 ) -> BalanceOutcome:
     notes = []
     is_left = mover.has_left_throttles
-    if num_left := mover.finish_left(lambda step: progress(BalanceProgress(0, 0, step.waiting_for))):
+    if num_left := mover.finish_left(lambda at: progress(BalanceProgress(0, 0, at.waiting_for))):
         notes.append(f"{num_left} moves that an earlier balance had begun are complete.")
     elif is_left and not mover.has_left_throttles:
         notes.append(_THROTTLES_OFF)
     before = _measure(connection)
     plan, more = _plan(admin, before, max_bytes, drained, config)
     notes += more
-    moved_bytes = 0
-
-    def report(step: StepProgress) -> None:
-        progress(BalanceProgress(moved_bytes + step.moved_bytes, plan.moved_bytes, step.waiting_for))
-
-    for number, step in enumerate(plan.steps):
-        now = before if number == 0 else settled(before, _measure(connection))
-        moves, reasons = still_possible(now, step.moves, utilisation_limit=config.utilisation_limit)
-        notes += reasons
-        if moves:
-            moved_bytes += mover.carry_out(moves, report)
-    after = settled(before, _measure(connection)) if plan.steps else before
+    schedule = MoveSchedule(
+        plan.moves, small_bytes=config.small_bytes, utilisation_limit=config.utilisation_limit
+    )
+    notes += schedule.look(before)
+    moved_bytes, left_out = mover.carry_out(
+        schedule,
+        measure=lambda: settled(before, _measure(connection)),
+        progress=lambda at: progress(BalanceProgress(at.moved_bytes, plan.moved_bytes, at.waiting_for)),
+    )
+    notes += left_out
+    after = settled(before, _measure(connection)) if plan.moves else before
     notes += _left_behind(mover)
     return BalanceOutcome(plan=plan, before=before, after=after, moved_bytes=moved_bytes, notes=tuple(notes))
 
@@ -323,7 +323,6 @@ def _plan(
     plan = plan_moves(
         snapshot,
         max_bytes=max_bytes,
-        step_bytes=config.step_bytes,
         spread_goal=config.spread_goal,
         utilisation_limit=config.utilisation_limit,
         drained=drained,

@@ -22,18 +22,18 @@ class BalanceConfig(BaseModel):
     utilisation_limit: float = Field(
         default=0.95, gt=0, le=1, description="No broker is filled above this by a move."
     )
-    step_s: float = Field(
-        default=60.0, gt=0, description="About how long a step takes at the throttle: what Ctrl-C gives up."
+    look_s: float = Field(
+        default=10.0, gt=0, description="How often the cluster is measured while moves wait for their turn."
     )
     poll_s: float = Field(default=0.5, gt=0, le=60, description="How often brokers are asked how far it is.")
     quiet_s: float = Field(
         default=10.0, gt=0, description="Without any progress for this long, it is said that it waits."
     )
     stall_timeout_s: float = Field(
-        default=600.0, gt=0, description="Without any progress for this long, the step is cancelled."
+        default=600.0, gt=0, description="Without any progress for this long, what is under way is cancelled."
     )
     timeout_s: float = Field(
-        default=30.0, gt=0, description="How long brokers may take to answer before and between steps."
+        default=30.0, gt=0, description="How long brokers may take to answer before and between moves."
     )
     recent_s: float = Field(
         default=30.0,
@@ -42,6 +42,6 @@ class BalanceConfig(BaseModel):
     )
 
     @property
-    def step_bytes(self) -> int:
-        """About how much is moved in a step."""
-        return max(1, int(self.throttle_bytes_per_s * self.step_s))
+    def small_bytes(self) -> int:
+        """What a broker moves at the throttle until the cluster is measured again."""
+        return int(self.throttle_bytes_per_s * self.look_s)

@@ -1,22 +1,25 @@
-"""Carry out one step of a move plan: throttled, watched, and taken back when it is given up.
+"""Carry out a move plan: several moves at a time, throttled, watched, and taken back when it is given up.
 
-The order is what makes it safe against kill -9: the record says what will be ours, then throttles are put on,
-then Kafka is told. Afterwards throttles are taken off, then the record says that nothing is ours. Whoever
-comes next after a death finds in the record all that there may be to undo, and at most one step's worth.
+The order is what makes it safe against kill -9: the record says what will be ours, then throttles are put
+on, then Kafka is told. When moves are complete, their throttles are taken off, then the record says that
+they are not ours any more. Whoever comes next after a death finds in the record all that there may be to
+undo: what was under way.
 
 Who has been fenced by another balance can neither write nor change anything any more (log.py): the
 other has found in the record what is to be undone, and does it.
 
-A step that doesn't get on (a broker is down, paused or slow) is waited for, and that is said; after
-`stall_timeout_s` it is taken back. Given up in any way (Ctrl-C too), it is taken back: moves that are
-complete stay, copies on their way are dropped, and these partitions are as they were.
+Moves that don't get on (a broker is down, paused or slow) are waited for, and that is said; after
+`stall_timeout_s` what is under way is taken back. Given up in any way (Ctrl-C too), it is taken back: moves
+that are complete stay, copies on their way are dropped, and these partitions are as they were.
+
+Which moves may begin, router/moves/schedule.py says.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -26,7 +29,7 @@ from evenload.kafka_connection import KafkaConnectionError
 from evenload.kafka_plugin.balancing.admin import BalanceAdmin
 from evenload.kafka_plugin.balancing.config import BalanceConfig
 from evenload.kafka_plugin.balancing.log import BalanceLog
-from evenload.kafka_plugin.balancing.record import BalanceRecord, Target
+from evenload.kafka_plugin.balancing.record import BalanceRecord, Target, ThrottleRecord
 from evenload.kafka_plugin.balancing.replication_throttle import lift_throttle, plan_throttle, set_throttle
 from evenload.kafka_plugin.errors import (
     BalanceCancelledError,
@@ -35,9 +38,11 @@ from evenload.kafka_plugin.errors import (
     ReassignmentRefusedError,
 )
 from evenload.router.moves.plan import Move
-from evenload.telemetry_collector.snapshot import TopicPartition
+from evenload.router.moves.schedule import MoveSchedule
+from evenload.telemetry_collector.errors import CollectorError
+from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
-__all__ = ["Mover", "StepProgress", "ours_running"]
+__all__ = ["MoveProgress", "Mover", "ours_running"]
 
 _log = logging.getLogger(__name__)
 _CANCEL_TIMEOUT_S = 30.0
@@ -46,11 +51,11 @@ _METADATA_DELAY_S = 10.0  # by which a broker may be behind the controller
 
 
 @dataclass(frozen=True, slots=True)
-class StepProgress:
-    """How far a step is.
+class MoveProgress:
+    """How far moves are.
 
     Attributes:
-        moved_bytes: of all copies to come, as far as brokers say.
+        moved_bytes: of all copies that have begun to come, as far as brokers say.
         waiting_for: why it seems to stand still, or None while it gets on.
     """
 
@@ -70,7 +75,7 @@ def ours_running(admin: BalanceAdmin, record: BalanceRecord) -> dict[TopicPartit
 
 
 class Mover:
-    """Carries out steps in the name of one balance; a context manager, for one thread.
+    """Makes moves in the name of one balance; a context manager, for one thread.
 
     Left with an exception, Ctrl-C among them, it takes back what is on its way. Left in any way, nothing is
     ours any more, but what could not be taken off, or somebody else has taken over.
@@ -89,6 +94,7 @@ class Mover:
         self._log = log
         self._record = record
         self._config = config
+        self._heard_s = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -101,49 +107,58 @@ class Mover:
         if self._record.throttle is None:
             self._log.clear()
 
-    def carry_out(self, moves: Sequence[Move], progress: Callable[[StepProgress], None]) -> int:
-        """Makes some moves at the same time; returns the bytes moved, when all copies are complete.
+    def carry_out(
+        self,
+        schedule: MoveSchedule,
+        measure: Callable[[], ClusterSnapshot],
+        progress: Callable[[MoveProgress], None],
+    ) -> tuple[int, list[str]]:
+        """Makes all moves of a schedule that has been looked at.
+
+        Args:
+            schedule: what waits.
+            measure: measures the cluster, each `look_s` while moves wait.
+            progress: told a few times a second.
+
+        Returns:
+            The bytes that were moved, and a sentence for each move that was left out.
 
         Raises:
             ReassignmentRefusedError: Kafka refuses one.
             BalanceInterruptedError: Brokers don't answer, or it made no progress.
             BalanceCancelledError: Somebody else took moves back, or over.
             BalanceRefusedError: A permission is missing.
+            CollectorError: The cluster can't be measured, and nothing is under way meanwhile.
         """
-        throttle = plan_throttle(self._admin, moves, self._config.throttle_bytes_per_s)
-        left_behind = self._record.throttle.rates if self._record.throttle is not None else {}
-        rates = {
-            broker_id: {**left_behind.get(broker_id, {}), **throttle.rates.get(broker_id, {})}
-            for broker_id in {*left_behind, *throttle.rates}
-        }
-        noted = throttle.model_copy(update={"rates": rates})
-        self._note(targets=tuple(map(Target.of, moves)), throttle=noted)
-        set_throttle(self._admin, throttle, timeout_s=self._config.timeout_s)
-        refused = self._admin.reassign({move.topic_partition: move.replica_ids for move in moves})
-        for move in moves:
-            if reason := refused.get(move.topic_partition):
-                topic, partition = move.topic_partition
-                raise ReassignmentRefusedError(topic, partition, list(move.replica_ids), reason)
-        sizes = {
-            (broker_id, move.topic_partition): move.size_bytes
-            for move in moves
-            for broker_id in move.added_ids
-        }
-        self._wait(sizes, progress)
-        self._check_arrived()
-        self._lift()
-        return sum(sizes.values())
+        watch = _Watch(self._admin, self._config)
+        notes: list[str] = []
+        looked_s = time.monotonic()
+        while True:
+            self._begin(schedule.begin(), watch)
+            if schedule.running:
+                running = self._look(watch, progress)
+                self._end([at for at in schedule.running if at not in running], schedule)
+            elif not schedule.num_waiting:
+                return watch.moved_bytes, notes
+            if schedule.num_waiting and (
+                not schedule.running or time.monotonic() - looked_s > self._config.look_s
+            ):
+                notes += self._look_again(schedule, measure)
+                looked_s = time.monotonic()
 
-    def finish_left(self, progress: Callable[[StepProgress], None]) -> int:
+    def finish_left(self, progress: Callable[[MoveProgress], None]) -> int:
         """Waits for reassignments that a dead balance has ordered, under its throttle, then takes that off.
 
         Returns:
             How many there were.
         """
-        running = self._ours_running()
-        self._wait({(b, at): 0 for at, adding in running.items() for b in adding}, progress)
+        left = self._ours_running()
+        watch = _Watch(self._admin, self._config)
+        watch.add({(b, at): 0 for at, adding in left.items() for b in adding})
+        while self._look(watch, progress):
+            pass
         self._lift()
-        return len(running)
+        return len(left)
 
     def take_back(self) -> list[TopicPartition]:
         """Cancels those of our reassignments that are not complete, and takes throttles off.
@@ -191,33 +206,78 @@ class Mover:
     def _ours_running(self) -> dict[TopicPartition, tuple[int, ...]]:
         return ours_running(self._admin, self._record)
 
-    def _wait(
-        self,
-        sizes: Mapping[tuple[int, TopicPartition], int],
-        progress: Callable[[StepProgress], None],
-    ) -> None:
-        """Returns when Kafka is at none of our moves any more."""
-        watch = _Watch(self._admin, sizes, self._config)
-        heard_s = time.monotonic()
-        while True:
-            problem = None
-            try:
-                running = self._ours_running()
-            except BalanceInterruptedError as error:
-                problem = error.reason
-            else:
-                if not running:
-                    break
-                problem = watch.look(running)
-            progress(StepProgress(watch.moved_bytes, problem or watch.waiting_for()))
-            if watch.quiet_s() > self._config.stall_timeout_s:
-                reason = f"nothing has moved for {watch.quiet_s():.0f} s ({problem or 'brokers say no more'})"
-                raise BalanceInterruptedError("copying", reason)
-            if time.monotonic() - heard_s > _HEARTBEAT_S:
-                self._give_sign_of_life()
-                heard_s = time.monotonic()
+    def _begin(self, moves: Sequence[Move], watch: _Watch) -> None:
+        if not moves:
+            return
+        throttle = plan_throttle(self._admin, moves, self._config.throttle_bytes_per_s)
+        self._note(
+            targets=(*self._record.targets, *map(Target.of, moves)),
+            throttle=(self._record.throttle or ThrottleRecord()).joined_with(throttle),
+        )
+        set_throttle(self._admin, throttle, timeout_s=self._config.timeout_s)
+        refused = self._admin.reassign({move.topic_partition: move.replica_ids for move in moves})
+        for move in moves:
+            if reason := refused.get(move.topic_partition):
+                topic, partition = move.topic_partition
+                raise ReassignmentRefusedError(topic, partition, list(move.replica_ids), reason)
+        watch.add(
+            {
+                (broker_id, move.topic_partition): move.size_bytes
+                for move in moves
+                for broker_id in move.added_ids
+            }
+        )
+
+    def _end(self, topic_partitions: Sequence[TopicPartition], schedule: MoveSchedule) -> None:
+        """Kafka is at these no more."""
+        if not topic_partitions:
+            return
+        self._check_arrived(topic_partitions)
+        schedule.end(topic_partitions)
+        if not schedule.running:
+            self._lift()
+            return
+        # Rates stay for those that are under way.
+        done, rest = (self._record.throttle or ThrottleRecord()).divided(topic_partitions)
+        lift_throttle(self._admin, done)
+        left = tuple(each for each in self._record.targets if each.topic_partition not in topic_partitions)
+        self._note(targets=left, throttle=rest)
+
+    def _look_again(self, schedule: MoveSchedule, measure: Callable[[], ClusterSnapshot]) -> tuple[str, ...]:
+        """Takes in what has changed; where nothing is under way and nothing can begin, nothing ever will."""
+        try:
+            reasons = schedule.look(measure())
+        except CollectorError as error:
+            if not schedule.running:
+                raise
+            _log.warning("brokers couldn't be measured while moves are under way: %s", error)
+            return ()
+        return reasons if schedule.running or schedule.can_begin() else (*reasons, *schedule.give_up())
+
+    def _look(
+        self, watch: _Watch, progress: Callable[[MoveProgress], None]
+    ) -> dict[TopicPartition, tuple[int, ...]]:
+        """What of ours Kafka is at, or was when it was last heard of; waits a moment where that is something.
+
+        Raises:
+            BalanceInterruptedError: Nothing has moved for too long.
+        """
+        problem = None
+        try:
+            watch.running = self._ours_running()
+        except BalanceInterruptedError as error:
+            problem = error.reason
+        else:
+            problem = watch.look()
+        progress(MoveProgress(watch.moved_bytes, problem or watch.waiting_for()))
+        if watch.quiet_s() > self._config.stall_timeout_s:
+            reason = f"nothing has moved for {watch.quiet_s():.0f} s ({problem or 'brokers say no more'})"
+            raise BalanceInterruptedError("copying", reason)
+        if time.monotonic() - self._heard_s > _HEARTBEAT_S:
+            self._give_sign_of_life()
+        if watch.running:
             time.sleep(self._config.poll_s)
-        progress(StepProgress(sum(sizes.values())))
+        return watch.running
 
     def _give_sign_of_life(self) -> None:
         try:
@@ -225,40 +285,46 @@ class Mover:
         except (CatalogError, KafkaConnectionError, BalanceInterruptedError) as error:
             # The record may lie on the very broker that is waited for; moving doesn't depend on it.
             _log.warning("no sign of life could be written: %s", error)
+        self._heard_s = time.monotonic()
 
-    def _check_arrived(self) -> None:
-        """Kafka is at nothing of ours any more also when somebody has cancelled it."""
+    def _check_arrived(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Kafka is at a move of ours no more also when somebody has cancelled it."""
         deadline_s = time.monotonic() + _METADATA_DELAY_S
-        while elsewhere := self._num_elsewhere():
+        while elsewhere := self._num_elsewhere(topic_partitions):
             if time.monotonic() > deadline_s:
                 raise BalanceCancelledError(elsewhere)
             time.sleep(self._config.poll_s)
 
-    def _num_elsewhere(self) -> int:
-        there = self._admin.replicas({target.topic for target in self._record.targets})
+    def _num_elsewhere(self, topic_partitions: Collection[TopicPartition]) -> int:
+        there = self._admin.replicas({at.topic for at in topic_partitions})
         return sum(
             set(there[target.topic_partition]) != set(target.replica_ids)
             for target in self._record.targets
-            if target.topic_partition in there
+            if target.topic_partition in topic_partitions and target.topic_partition in there
         )
 
 
 class _Watch:
     """How many bytes have come, and since when none have."""
 
-    def __init__(
-        self, admin: BalanceAdmin, sizes: Mapping[tuple[int, TopicPartition], int], config: BalanceConfig
-    ) -> None:
+    def __init__(self, admin: BalanceAdmin, config: BalanceConfig) -> None:
         self._admin = admin
-        self._sizes = sizes
+        self._sizes: dict[tuple[int, TopicPartition], int] = {}
         self._config = config
-        self._copied = dict.fromkeys(sizes, 0)
-        self._num_running = len(sizes)
+        self._copied: dict[tuple[int, TopicPartition], int] = {}
+        self._num_running = 0
         self._moved_s = time.monotonic()
+        self.running: dict[TopicPartition, tuple[int, ...]] = {}
+
+    def add(self, sizes: Mapping[tuple[int, TopicPartition], int]) -> None:
+        """These copies, by broker and partition, have begun to come."""
+        self._sizes |= sizes
+        self._copied |= dict.fromkeys(sizes, 0)
+        self.running |= {at: () for _, at in sizes}
 
     @property
     def moved_bytes(self) -> int:
-        """So far, at most what there was to move at the beginning."""
+        """So far, of each copy at most what there was to move when it began."""
         return sum(min(done, self._sizes[at]) for at, done in self._copied.items())
 
     def quiet_s(self) -> float:
@@ -271,9 +337,9 @@ class _Watch:
             return None
         return f"nothing has moved for {self.quiet_s():.0f} s; still waiting"
 
-    def look(self, running: Mapping[TopicPartition, tuple[int, ...]]) -> str | None:
+    def look(self) -> str | None:
         """Asks the brokers that get copies; returns a sentence about one that doesn't answer."""
-        problem = None
+        problem, running = None, self.running
         before = sum(self._copied.values()), self._num_running
         for (broker_id, at), size in self._sizes.items():
             if at not in running:

@@ -17,7 +17,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -29,7 +29,7 @@ from evenload.telemetry_collector.snapshot import TopicPartition
 
 __all__ = ["BalanceRecord", "Target", "ThrottleRecord", "decode_record"]
 
-_RECORD_MAX_BYTES = 4 << 20  # a step of 10,000 moves takes less than 2 MiB
+_RECORD_MAX_BYTES = 4 << 20  # 10,000 moves under way take less than 2 MiB
 
 _Int32 = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
@@ -76,6 +76,43 @@ class ThrottleRecord(BaseModel):
 
     rates: Mapping[_Int32, Mapping[_Rate, _BytesPerS]] = {}
     replicas: Mapping[_Topic, Mapping[_List, Sequence[_Entry]]] = {}
+
+    def joined_with(self, other: ThrottleRecord) -> ThrottleRecord:
+        """These settings and those; where both have a rate, that one is set last."""
+        return ThrottleRecord(
+            rates={
+                broker_id: {**self.rates.get(broker_id, {}), **other.rates.get(broker_id, {})}
+                for broker_id in {*self.rates, *other.rates}
+            },
+            replicas={
+                topic: {
+                    name: sorted({*mine.get(name, ()), *theirs.get(name, ())}) for name in {*mine, *theirs}
+                }
+                for topic in {*self.replicas, *other.replicas}
+                for mine, theirs in [(self.replicas.get(topic, {}), other.replicas.get(topic, {}))]
+            },
+        )
+
+    def divided(self, topic_partitions: Collection[TopicPartition]) -> tuple[ThrottleRecord, ThrottleRecord]:
+        """The entries of these partitions, without rates, and all the rest."""
+        done, rest = {}, {}
+        for topic, lists in self.replicas.items():
+            of_done = {
+                name: [entry for entry in entries if _partition_of(topic, entry) in topic_partitions]
+                for name, entries in lists.items()
+            }
+            of_rest = {
+                name: [entry for entry in entries if entry not in of_done[name]]
+                for name, entries in lists.items()
+            }
+            done[topic] = {name: entries for name, entries in of_done.items() if entries}
+            rest[topic] = {name: entries for name, entries in of_rest.items() if entries}
+        return (
+            ThrottleRecord(replicas={topic: lists for topic, lists in done.items() if lists}),
+            ThrottleRecord(
+                rates=self.rates, replicas={topic: lists for topic, lists in rest.items() if lists}
+            ),
+        )
 
 
 class BalanceRecord(BaseModel):
@@ -176,6 +213,10 @@ def decode_record(value: bytes) -> BalanceRecord:
         where = ".".join(str(each)[:40] for each in first["loc"][:4])
         reason = f"{where}: {first['msg']}" if where else first["msg"]
         raise UnreadableBalanceError(len(value), _printable(reason)) from error
+
+
+def _partition_of(topic: str, entry: str) -> TopicPartition:
+    return TopicPartition(topic, int(entry.partition(":")[0]))
 
 
 def _printable(text: str) -> str:

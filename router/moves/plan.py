@@ -1,4 +1,4 @@
-"""What a move plan is: reassignments of replicas, in steps that can be carried out one after the other.
+"""What a move plan is: reassignments of replicas, in an order in which each fits after those before it.
 
 Values only; planning.py makes them, kafka_plugin/balancing/reassignment.py carries them out. Bytes are stored
 bytes.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from evenload.telemetry_collector.snapshot import TopicPartition
 
-__all__ = ["Move", "MovePlan", "MoveStep", "is_internal_topic"]
+__all__ = ["Move", "MovePlan", "is_internal_topic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,35 +48,23 @@ class Move:
         return self.size_bytes * len(self.added_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class MoveStep:
-    """Moves that are made at the same time: all new copies fit beside all old ones."""
-
-    moves: tuple[Move, ...]
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes that go over the network for it."""
-        return sum(move.moved_bytes for move in self.moves)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovePlan:
     """What to move, and what comes of it.
 
     Attributes:
-        steps: to be carried out in this order, each after the one before is complete.
+        moves: in an order in which each fits once those before it are complete.
         before: utilisation of each broker now, by id.
-        after: and after all steps, as long as nobody writes.
+        after: and after all moves, as long as nobody writes.
         spread_before: highest minus lowest utilisation now, over the brokers that are levelled: those that
             can be reached and are not being emptied.
-        spread_after: the same after all steps.
+        spread_after: the same after all moves.
         least_bytes: no moves at all that reach `spread_after` take fewer bytes (a linear program's bound,
             in which partitions can be cut anywhere).
         notes: sentences about what is left as it is, and what deserves a second look.
     """
 
-    steps: tuple[MoveStep, ...]
+    moves: tuple[Move, ...]
     before: Mapping[int, float]
     after: Mapping[int, float]
     spread_before: float
@@ -85,14 +73,9 @@ class MovePlan:
     notes: tuple[str, ...]
 
     @property
-    def moves(self) -> tuple[Move, ...]:
-        """All moves, in order."""
-        return tuple(move for step in self.steps for move in step.moves)
-
-    @property
     def moved_bytes(self) -> int:
-        """Bytes that go over the network for all steps."""
-        return sum(step.moved_bytes for step in self.steps)
+        """Bytes that go over the network for all of them."""
+        return sum(move.moved_bytes for move in self.moves)
 
 
 def is_internal_topic(topic: str) -> bool:

@@ -1,15 +1,15 @@
 """Plan moves of replicas that level what is there: the skew that routing new bytes can't reach.
 
 The idea: a few hops of copies, from the fullest brokers to the emptiest, chosen by what each byte moved
-brings (search.py); then put into steps, each of which fits: a target has room for all copies that come
-in a step beside all that it holds, because the sources hold theirs until the new ones are complete.
+brings (search.py); then put into an order in which each fits (order.py): a target has room for a copy that
+comes beside all that it holds, because the sources hold theirs until the new ones are complete.
 
 A partition without a leader, with a copy that is not in sync, or on a broker that doesn't answer is left
 alone. Brokers that are to be drained are emptied first. Targets can be reached, are not cordoned and not
 being emptied.
 
 Invariants, checked in tests/property/router/moves/test_moves.py:
-1. At no moment of any step is a broker above its limit because of a move.
+1. If moves are made in this order, one after the other, no broker is ever above its limit because of one.
 2. A partition keeps its number of copies, all on distinct brokers, on at least as many racks as before.
 3. Whoever leads goes on leading unless its own copy goes. Over partitions of several copies, the numbers of
    leaders get no less even (while nothing is emptied); an only copy takes its leader along.
@@ -19,8 +19,8 @@ Invariants, checked in tests/property/router/moves/test_moves.py:
 
 Hops of single copies only, no exchanges: with partitions of about the same, large size, some spread is left.
 
-Bytes are stored bytes. Read next: state.py for what is allowed, bound.py for the bound.
-"""
+Bytes are stored bytes. Read next: state.py for what is allowed, schedule.py for what is made at the same
+time, bound.py for the bound."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ import numpy as np
 
 from evenload.router.min_max import FloatArray
 from evenload.router.moves.bound import least_bytes_to_move
-from evenload.router.moves.plan import Move, MovePlan, MoveStep, is_internal_topic
+from evenload.router.moves.order import best_beginning, change_of_bytes, in_order
+from evenload.router.moves.plan import Move, MovePlan, is_internal_topic
 from evenload.router.moves.search import drain, level_by_hops, take_back_needless
 from evenload.router.moves.state import MoveState
-from evenload.router.moves.steps import best_beginning, change_of_bytes, in_steps
 from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot, TopicPartition
 
-__all__ = ["plan_moves", "settled", "still_possible"]
+__all__ = ["plan_moves", "settled"]
 
 _SPREAD_GOAL = 0.005
-_STEP_BYTES = 1 << 30
 _NAMED_MAX = 5
 
 
@@ -48,7 +47,6 @@ def plan_moves(
     snapshot: ClusterSnapshot,
     *,
     max_bytes: int | None = None,
-    step_bytes: int = _STEP_BYTES,
     spread_goal: float = _SPREAD_GOAL,
     utilisation_limit: float = 0.95,
     drained: Collection[int] = (),
@@ -59,7 +57,6 @@ def plan_moves(
     Args:
         snapshot: the cluster, with the sizes of all partitions.
         max_bytes: the most that may be moved, at least 0; None: as much as it takes.
-        step_bytes: about the most in one step, at least 1; a single larger copy is a step of its own.
         spread_goal: a spread that is good enough, from 0 to 1.
         utilisation_limit: no broker is filled above this.
         drained: brokers to be emptied, whatever that does to the spread.
@@ -68,7 +65,7 @@ def plan_moves(
     Raises:
         ValueError: an argument is outside what is said above.
     """
-    _check(max_bytes, step_bytes, spread_goal)
+    _check(max_bytes, spread_goal)
     budget = np.inf if max_bytes is None else float(max_bytes)
     draining = sorted(set(drained))
     state = MoveState(snapshot, draining=draining, excluded=excluded, utilisation_limit=utilisation_limit)
@@ -79,45 +76,20 @@ def plan_moves(
     take_back_needless(state, levelled, spread_goal=spread_goal)
     order = list(dict.fromkeys([*emptied, *levelled]))
     wanted = [state.move_of(place) for place in order if place in state.changed]
-    steps, num_unfit = in_steps(state, wanted, step_bytes)
+    moves, num_unfit = in_order(state, wanted)
     if not draining:
-        steps = best_beginning(state, steps)
-    after = state.used_before + change_of_bytes(state, [move for step in steps for move in step.moves])
+        moves = best_beginning(state, moves)
+    after = state.used_before + change_of_bytes(state, moves)
     spread_after = state.spread_of(after)
     return MovePlan(
-        steps=tuple(steps),
+        moves=tuple(moves),
         before=_by_broker(state, state.used_before),
         after=_by_broker(state, after),
         spread_before=spread_before,
         spread_after=spread_after,
         least_bytes=_least_bytes(state, after, spread_after),
-        notes=tuple(_notes(state, steps, draining, num_stuck, num_unfit)),
+        notes=tuple(_notes(state, moves, draining, num_stuck, num_unfit)),
     )
-
-
-def still_possible(
-    snapshot: ClusterSnapshot, moves: Sequence[Move], *, utilisation_limit: float = 0.95
-) -> tuple[tuple[Move, ...], tuple[str, ...]]:
-    """Those moves of a step that a newer snapshot still allows at the same time, and why not the others."""
-    state = MoveState(snapshot, draining=(), excluded=(), utilisation_limit=utilisation_limit)
-    places = {broker_id: place for place, broker_id in enumerate(state.broker_ids)}
-    movable = {partition.topic_partition: partition for partition in state.partitions}
-    possible, reasons = [], []
-    peak = state.used.copy()
-    for move in moves:
-        partition = movable.get(move.topic_partition)
-        targets = [places[broker_id] for broker_id in move.added_ids if broker_id in places]
-        topic, number = move.topic_partition
-        if partition is None or state.ids(partition.before) != move.replica_ids_before:
-            reasons.append(f"partition {number} of {topic!r} is not in sync or not where it was; it stays.")
-        elif len(targets) < len(move.added_ids) or not state.is_target[targets].all():
-            reasons.append(f"partition {number} of {topic!r} stays: where it was to go takes nothing now.")
-        elif (peak[targets] + partition.size_bytes > state.ceiling[targets]).any():
-            reasons.append(f"partition {number} of {topic!r} stays: there is no room for it any more.")
-        else:
-            peak[targets] += partition.size_bytes
-            possible.append(move)
-    return tuple(possible), tuple(reasons)
 
 
 def settled(before: ClusterSnapshot, after: ClusterSnapshot) -> ClusterSnapshot:
@@ -141,11 +113,11 @@ def settled(before: ClusterSnapshot, after: ClusterSnapshot) -> ClusterSnapshot:
     return dataclasses.replace(after, brokers=brokers)
 
 
-def _check(max_bytes: int | None, step_bytes: int, spread_goal: float) -> None:
-    if (max_bytes is not None and max_bytes < 0) or step_bytes < 1 or not 0 <= spread_goal <= 1:
+def _check(max_bytes: int | None, spread_goal: float) -> None:
+    if (max_bytes is not None and max_bytes < 0) or not 0 <= spread_goal <= 1:
         raise ValueError(
-            f"max_bytes is {max_bytes}, step_bytes {step_bytes}, spread_goal {spread_goal}: "
-            "they have to be at least 0, at least 1, and from 0 to 1"
+            f"max_bytes is {max_bytes}, spread_goal {spread_goal}: "
+            "they have to be at least 0, and from 0 to 1"
         )
 
 
@@ -163,7 +135,7 @@ def _least_bytes(state: MoveState, after: FloatArray, spread: float) -> int:
 
 def _notes(
     state: MoveState,
-    steps: Sequence[MoveStep],
+    moves: Sequence[Move],
     draining: Sequence[int],
     num_stuck: int,
     num_unfit: int,
@@ -189,7 +161,7 @@ def _notes(
             f"{state.num_left} partitions are left where they are: they have no leader, or a copy that is "
             "not in sync or can't be reached, or are being reassigned."
         )
-    internal = sorted({m.topic_partition.topic for s in steps for m in s.moves} & _internal_topics(state))
+    internal = sorted({move.topic_partition.topic for move in moves} & _internal_topics(state))
     if internal:
         named = ", ".join(internal[:_NAMED_MAX]) + (", ..." if len(internal) > _NAMED_MAX else "")
         notes.append(f"internal topics are moved as well: {named}.")

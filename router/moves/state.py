@@ -104,6 +104,7 @@ class MoveState:
             ],
             dtype=np.float64,
         )
+        self.movable = {partition.topic_partition: partition for partition in self.partitions}
         self.changed: set[int] = set()
         self._copies_by_broker: dict[int, tuple[IntArray, FloatArray, FloatArray]] = {}
 

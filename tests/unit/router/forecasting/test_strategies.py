@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from evenload.router.forecasting.advice import advise_load, after_moves
+from evenload.router.forecasting.advice import advise_load
 from evenload.router.forecasting.forecast import forecast, planned_layout
 from evenload.router.forecasting.strategies import (
     StrategyForecast,
@@ -17,7 +17,7 @@ from evenload.router.forecasting.strategies import (
     routed,
     with_topic,
 )
-from evenload.router.moves.planning import plan_moves, settled, still_possible
+from evenload.router.moves.planning import settled
 from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 from evenload.telemetry_collector.testing import make_snapshot
 
@@ -98,23 +98,6 @@ def test_advice_says_what_keys_cost_and_what_does_not_fit() -> None:
     said = advice(snapshot, 1100, keyed=keyed)
     assert "cost 88 points of balance" in said
     assert "keyed: broker 1 would be 99% full" in said
-
-
-def test_a_step_is_looked_at_again_before_it_is_made() -> None:
-    stored = {("t", number): 100 for number in range(6)}
-    snapshot = make_snapshot([600, 0, 0], 1000, topics={"t": [(1,)] * 6}, stored_bytes=stored)
-    (step,) = plan_moves(snapshot).steps
-    assert still_possible(snapshot, step.moves) == (step.moves, ())
-    moved = after_moves(snapshot, plan_moves(snapshot))
-    possible, reasons = still_possible(moved, step.moves)
-    assert (possible, len(reasons)) == ((), len(step.moves))
-    down = dataclasses.replace(snapshot.brokers[2], unreachable_since_s=1.0)
-    fuller = dataclasses.replace(snapshot.brokers[3], used_bytes=900)
-    later = dataclasses.replace(snapshot, brokers={**snapshot.brokers, 2: down, 3: fuller})
-    possible, reasons = still_possible(later, step.moves)
-    assert possible == ()
-    assert "takes nothing now" in " ".join(reasons)
-    assert "no room for it any more" in " ".join(reasons)
 
 
 def test_what_was_moved_away_but_not_deleted_yet_does_not_count() -> None:

@@ -1,13 +1,14 @@
-"""Moves by example: steps that wait for room, what moves first, what is left and said."""
+"""Moves by example: what waits for room, what moves first, what is left and said."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from evenload.router.moves.plan import Move
+from evenload.router.moves.order import in_order
+from evenload.router.moves.plan import Move, MovePlan
 from evenload.router.moves.planning import plan_moves
+from evenload.router.moves.schedule import MoveSchedule
 from evenload.router.moves.state import MoveState
-from evenload.router.moves.steps import in_steps
 from evenload.telemetry_collector.snapshot import ClusterSnapshot, LogDirSnapshot, TopicPartition
 from evenload.telemetry_collector.testing import make_snapshot
 
@@ -31,25 +32,14 @@ def test_a_copy_waits_until_what_it_takes_the_place_of_is_gone() -> None:
         [30, 80, 0], 100, topics={"t": [(1,), (2,)]}, stored_bytes={("t", 0): 30, ("t", 1): 40}
     )
     coming, leaving = move(0, 30, 1, 2), move(1, 40, 2, 3)
-    steps, num_unfit = in_steps(state_of(snapshot), [coming, leaving], 1000)
-    assert ([step.moves for step in steps], num_unfit) == ([(leaving,), (coming,)], 0)
+    assert in_order(state_of(snapshot), [coming, leaving]) == ([leaving, coming], 0)
 
 
 def test_two_full_brokers_can_not_exchange_copies() -> None:
     snapshot = make_snapshot(
         [80, 80], 100, topics={"t": [(1,), (2,)]}, stored_bytes={("t", 0): 40, ("t", 1): 50}
     )
-    assert in_steps(state_of(snapshot), [move(0, 40, 1, 2), move(1, 50, 2, 1)], 1000) == ([], 2)
-
-
-def test_a_step_has_about_as_many_bytes_as_it_may() -> None:
-    snapshot = make_snapshot(
-        [80, 0], 100, topics={"t": [(1,)] * 4}, stored_bytes={("t", number): 10 for number in range(4)}
-    )
-    moves = [move(number, 10, 1, 2) for number in range(4)]
-    steps, _ = in_steps(state_of(snapshot), moves, 25)
-    assert [step.moved_bytes for step in steps] == [20, 20]
-    assert len(in_steps(state_of(snapshot), moves, 1)[0]) == 4
+    assert in_order(state_of(snapshot), [move(0, 40, 1, 2), move(1, 50, 2, 1)]) == ([], 2)
 
 
 def test_a_leader_goes_on_leading_and_an_only_copy_takes_its_leader_along() -> None:
@@ -93,3 +83,46 @@ def test_no_more_goes_to_a_broker_than_its_fullest_volume_has_room_for() -> None
     assert plan.moved_bytes == 25  # 95 % of 50 is 47.5
     [note] = plan.notes
     assert note.startswith("broker 2 can't be levelled: Kafka chooses which of its volumes a copy goes to")
+
+
+def scheduled(snapshot: ClusterSnapshot) -> tuple[MoveSchedule, MovePlan]:
+    plan = plan_moves(snapshot)
+    return MoveSchedule(plan.moves, small_bytes=0), plan
+
+
+def test_moves_that_wait_are_looked_at_again_before_they_begin() -> None:
+    stored = {("t", number): 100 for number in range(6)}
+    snapshot = make_snapshot([600, 0, 0], 1000, topics={"t": [(1,)] * 6}, stored_bytes=stored)
+    schedule, plan = scheduled(snapshot)
+    assert schedule.begin() == ()
+    assert schedule.look(snapshot) == ()
+    assert schedule.begin() == plan.moves
+    schedule, _ = scheduled(snapshot)
+    down = replace(snapshot.brokers[2], unreachable_since_s=1.0)
+    fuller = replace(snapshot.brokers[3], used_bytes=900)
+    [*reasons] = schedule.look(replace(snapshot, brokers={**snapshot.brokers, 2: down, 3: fuller}))
+    assert schedule.begin() == ()
+    assert "takes nothing now" in " ".join(reasons)
+    assert "no room for it any more" in " ".join(schedule.give_up())
+    assert schedule.num_waiting == 0
+
+
+def test_what_was_moved_by_somebody_else_stays_where_it_is() -> None:
+    snapshot = make_snapshot([100, 0, 0], 1000, topics={"t": [(1,)]}, stored_bytes={("t", 0): 50})
+    schedule = MoveSchedule([move(0, 50, 1, 2)], small_bytes=0)
+    elsewhere = make_snapshot([50, 0, 50], 1000, topics={"t": [(3,)]}, stored_bytes={("t", 0): 50})
+    assert schedule.look(elsewhere) == ("partition 0 of 't' is not in sync or not where it was; it stays.",)
+    assert schedule.begin() == ()
+    schedule = MoveSchedule([move(0, 50, 1, 2)], small_bytes=0)
+    assert schedule.look(snapshot) == ()
+    assert len(schedule.begin()) == 1
+
+
+def test_a_later_move_never_takes_the_room_of_an_earlier_one() -> None:
+    stored = {("t", 0): 50, ("t", 1): 40, ("t", 2): 30}
+    snapshot = make_snapshot([50, 60, 30], 100, topics={"t": [(1,), (2,), (3,)]}, stored_bytes=stored)
+    # The first waits until the second has left broker 2; the third would fit there before.
+    moves = [move(1, 40, 2, 3), move(0, 50, 1, 2), move(2, 30, 3, 2)]
+    schedule = MoveSchedule(moves, small_bytes=1000)
+    schedule.look(snapshot)
+    assert schedule.begin() == tuple(moves[:1])
