@@ -5,8 +5,8 @@ The collector measures and the router decides; this is where the two meet for so
 
 from __future__ import annotations
 
-from evenload.kafka_plugin.patience_in_thread import PatienceInThread
-from evenload.kafka_plugin.weights_in_force import WeightsInForce
+from evenload.route_service.patience_in_thread import PatienceInThread
+from evenload.route_service.weights_in_force import WeightsInForce
 from evenload.router.router import Router
 from evenload.telemetry_collector.service.page.overview import Explanation
 from evenload.telemetry_collector.snapshot import ClusterSnapshot

@@ -27,9 +27,9 @@ from typing import Self
 
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.config import ProducerConfig
-from evenload.kafka_plugin.patience_in_thread import PatienceInThread
 from evenload.kafka_plugin.routing import PartitionCounter, TopicRouting
-from evenload.kafka_plugin.weights_in_force import WeightsInForce
+from evenload.route_service.patience_in_thread import PatienceInThread
+from evenload.route_service.weights_in_force import WeightsInForce
 from evenload.router.config import RouterConfig
 from evenload.router.router import Router
 from evenload.telemetry_collector.collector import Collector

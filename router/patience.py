@@ -1,7 +1,7 @@
 """How long functions that somebody else wrote may take over a decision.
 
 Here they are asked in the thread of whoever decides, who then waits for one that doesn't come back. Who
-can't gives the router a patience that asks in another thread (kafka_plugin/patience_in_thread.py).
+can't gives the router a patience that asks in another thread (route_service/patience_in_thread.py).
 """
 
 from __future__ import annotations

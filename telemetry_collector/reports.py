@@ -15,6 +15,7 @@ __all__ = ["Intent", "RouteReport"]
 # As in wire.py: a gauge could not show a sum of numbers without bound.
 _COUNT_MAX = (1 << 80) - 1
 _Bytes = Annotated[int, Field(ge=0, le=_COUNT_MAX)]
+_Partition = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Part = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -58,5 +59,8 @@ class RouteReport(BaseModel):
         default_factory=dict, description="By score function, what each broker got."
     )
     sent_bytes: _Bytes = Field(default=0, description="Payload sent so far.")
+    sent_bytes_by_partition: Mapping[_Partition, _Bytes] = Field(
+        default_factory=dict, description="The same by partition, where a service decides the route."
+    )
     remaining_bytes: _Bytes | None = Field(default=None, description="Payload to come; None: nobody knows.")
     num_fallbacks: int = Field(default=0, ge=0, le=_COUNT_MAX, description="How often shares were only even.")

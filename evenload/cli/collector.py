@@ -128,6 +128,7 @@ def collector(
     counts for it.
     """
     from evenload.explaining import Explainer
+    from evenload.route_service.http_routes import serving_routes
     from evenload.telemetry_collector.service.running import serve
 
     def on_ready(url: str) -> None:
@@ -158,6 +159,7 @@ def collector(
             collector_config=_collecting(interval_s, metrics_urls),
             otlp_endpoint=otlp_endpoint,
             explain=Explainer(),
+            also_serving=serving_routes,
             on_ready=on_ready,
         )
     )

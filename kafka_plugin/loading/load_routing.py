@@ -13,9 +13,9 @@ import logging
 import time
 from typing import Self
 
-from evenload.kafka_plugin.patience_in_thread import PatienceInThread
 from evenload.kafka_plugin.routing import TopicRouting
-from evenload.kafka_plugin.weights_in_force import WeightsInForce
+from evenload.route_service.patience_in_thread import PatienceInThread
+from evenload.route_service.weights_in_force import WeightsInForce
 from evenload.router.config import RouterConfig
 from evenload.router.router import Router
 from evenload.telemetry_collector.opening import AnyCollector

@@ -14,7 +14,8 @@ import contextlib
 import logging
 import signal
 import ssl
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -58,6 +59,9 @@ async def serve(
     collector_config: CollectorConfig | None = None,
     otlp_endpoint: str | None = None,
     explain: ExplainWith,
+    also_serving: Callable[[CollectorService], AbstractContextManager[Iterable[web.RouteDef]]] = lambda _: (
+        contextlib.nullcontext(())
+    ),
     on_ready: Callable[[str], None],
 ) -> signal.Signals:
     """Serve until SIGINT or SIGTERM. For the main thread's loop.
@@ -72,6 +76,7 @@ async def serve(
         collector_config: how often to measure.
         otlp_endpoint: where metrics are pushed to (OTLP over HTTP), as http://host:4318/v1/metrics.
         explain: says on the live page how willing one should be to send to each broker.
+        also_serving: what else it serves, from when it is entered.
         on_ready: told the service's URL when it can be asked.
 
     Returns:
@@ -97,7 +102,7 @@ async def serve(
             export = OtlpExport(collector, _otlp_reader(otlp_endpoint), service_instruments(service))
             ends.append(partial(_within, _REST_ENDS_S, export.close))
         runner = web.AppRunner(
-            make_app(service, page_routes(page)),
+            make_app(service, (*page_routes(page), *stack.enter_context(also_serving(service)))),
             access_log=None,
             shutdown_timeout=_REQUESTS_END_S,
             keepalive_timeout=_KEEPALIVE_S,

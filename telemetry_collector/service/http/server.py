@@ -6,6 +6,7 @@
 | `GET /v1/weights`, `PUT /v1/weights` | read; replace as a whole |
 | `PUT /v1/intents`, `DELETE /v1/intents?load=L` | what a load will still write; that it won't |
 | `PUT /v1/reports` | how a producer routes: a list of `RouteReport` |
+| `GET /v1/routes/TOPIC` | where a topic's bytes should go (route_service/http_routes.py) |
 | `GET /metrics` | for Prometheus |
 | `GET /healthz`, `GET /readyz` | the process lives; there is a fresh snapshot |
 
@@ -29,7 +30,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Annotated, TypeVar
 
 from aiohttp import web
@@ -50,12 +51,12 @@ from evenload.telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER,
 from evenload.telemetry_collector.snapshot import BrokerSnapshot
 from evenload.telemetry_collector.weights_file import parse_weights
 
-__all__ = ["LINE_MAX_BYTES", "SERVICE", "make_app"]
+__all__ = ["LIFE", "LINE_MAX_BYTES", "SERVICE", "check_topic", "make_app", "want_measured"]
 
 SERVICE: web.AppKey[CollectorService] = web.AppKey("service", CollectorService)
 _REGISTRY: web.AppKey[CollectorRegistry] = web.AppKey("registry", CollectorRegistry)
 _BODIES: web.AppKey[Bodies] = web.AppKey("bodies", Bodies)
-_LIFE: web.AppKey[str] = web.AppKey("life", str)
+LIFE: web.AppKey[str] = web.AppKey("life", str)
 _ADMISSION: web.AppKey[Admission] = web.AppKey("admission", Admission)
 _RIGHT: web.RequestKey[Right] = web.RequestKey("right", Right)  # of whoever asks
 
@@ -82,7 +83,7 @@ def make_app(service: CollectorService, more_routes: Iterable[web.RouteDef] = ()
     app = web.Application(middlewares=[_answer_for_all])
     app[SERVICE] = service
     app[_BODIES] = Bodies(service.config.body_max_bytes, service.config.body_wait_s)
-    app[_LIFE] = secrets.token_hex(4)
+    app[LIFE] = secrets.token_hex(4)
     app[_ADMISSION] = service.config.admission()
     app[_REGISTRY] = CollectorRegistry(auto_describe=True)
     app[_REGISTRY].register(PrometheusExport(service.collector, service_instruments(service)))
@@ -157,21 +158,14 @@ async def _get_snapshot(request: web.Request) -> web.Response:
     topics = _topics(request)
     max_age_s = _max_age_s(request)
     arrived_at_s = service.now_s()
-    are_new, has_room = service.ask_for(
-        topics or (), by=request.remote or "?", may_ingest=request[_RIGHT] >= Right.INGEST
-    )
-    if not has_room:
-        raise RefusedError(
-            429,
-            f"{service.config.topics_max} topics are measured at most, and others need them; ask for fewer",
-        )
+    are_new = want_measured(request, topics or ())
     cached = service.latest
     if cached is None or are_new or cached.age_s > max_age_s:
         await service.measure()
         cached = _latest(service)
     waited_s = service.now_s() - arrived_at_s
     told, told_number = service.told(request.query.getall("without", []))
-    tag = f'W/"{request.app[_LIFE]}-{service.number_of(cached.snapshot)}-{told_number}"'
+    tag = f'W/"{request.app[LIFE]}-{service.number_of(cached.snapshot)}-{told_number}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers=headers)
@@ -185,6 +179,34 @@ async def _get_snapshot(request: web.Request) -> web.Response:
     return web.Response(body=body, headers=headers, content_type="application/json")
 
 
+def want_measured(request: web.Request, topics: Collection[str]) -> bool:
+    """Have topics measured from now on; returns whether some of them were not so far.
+
+    Raises:
+        RefusedError: there is no room for them.
+    """
+    service = request.app[SERVICE]
+    are_new, has_room = service.ask_for(
+        topics, by=request.remote or "?", may_ingest=request[_RIGHT] >= Right.INGEST
+    )
+    if not has_room:
+        raise RefusedError(
+            429,
+            f"{service.config.topics_max} topics are measured at most, and others need them; ask for fewer",
+        )
+    return are_new
+
+
+def check_topic(topic: str) -> None:
+    """Refuse what can't be a topic's name.
+
+    Raises:
+        RefusedError: it can't.
+    """
+    if len(topic) > _TOPIC_NAME_MAX or not topic.isprintable():
+        raise RefusedError(400, f"topics: {topic[:50]!r} can't be a topic's name")
+
+
 def _topics(request: web.Request) -> frozenset[str] | None:
     """The topics that are asked for; None: all."""
     text = request.query.get("topics", "")
@@ -192,8 +214,7 @@ def _topics(request: web.Request) -> frozenset[str] | None:
         return None
     topics = frozenset(filter(None, text.split(",")))
     for topic in topics:
-        if len(topic) > _TOPIC_NAME_MAX or not topic.isprintable():
-            raise RefusedError(400, f"topics: {topic[:50]!r} can't be a topic's name")
+        check_topic(topic)
     if len(topics) > request.app[SERVICE].config.topics_max:
         raise RefusedError(400, f"topics: {len(topics)} of them are more than are measured for others")
     return topics

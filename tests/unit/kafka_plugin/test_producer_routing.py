@@ -206,7 +206,7 @@ def test_weights_reach_the_router_and_come_back_to_what_was_configured(
     assert names() == {"dataset_spread"}
     collector.told_weights = None
     wait_until(lambda: names() == {"disk_usage"})
-    (complaint,) = [r for r in caplog.records if r.name == "evenload.kafka_plugin.weights_in_force"]
+    (complaint,) = [r for r in caplog.records if r.name == "evenload.route_service.weights_in_force"]
     assert complaint.levelno == logging.WARNING
     assert "no_such_goal" in complaint.getMessage()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evenload.kafka_plugin import patience_in_thread
-from evenload.kafka_plugin.patience_in_thread import PatienceInThread
+from evenload.route_service.patience_in_thread import PatienceInThread
 from evenload.router.config import RouterConfig
 from evenload.router.levelling import GoalContext
 from evenload.router.min_max import FloatArray

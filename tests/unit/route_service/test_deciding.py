@@ -1,0 +1,114 @@
+"""One decision for all producers of a topic: what they say that they send counts, within bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evenload.route_service.deciding import TopicDeciding
+from evenload.route_service.route_answer import RouteAnswer
+from evenload.router.config import RouterConfig
+from evenload.router.router import Router
+from evenload.telemetry_collector.cache import CachedSnapshot
+from evenload.telemetry_collector.reports import RouteReport
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
+from evenload.telemetry_collector.testing import make_snapshot
+
+MIB = 1 << 20
+LAYOUT = {"t": [(1,), (2,), (3,)]}
+UNBOUNDED = RouterConfig(safe_streams=False)
+
+
+def snapshot(*used_mib: int, stored_mib: int = 0, taken_at_s: float = 1000.0) -> ClusterSnapshot:
+    used = [each * MIB for each in used_mib]
+    stored = {("t", number): stored_mib * MIB for number in range(3)}
+    return make_snapshot(used, 1000 * MIB, topics=LAYOUT, stored_bytes=stored, taken_at_s=taken_at_s)
+
+
+def report(producer: str = "a", sent_mib: dict[int, int] | None = None, **more: Any) -> RouteReport:
+    sent = {number: each * MIB for number, each in (sent_mib or {}).items()}
+    return RouteReport(producer=producer, topic="t", shares={}, sent_bytes_by_partition=sent, **more)
+
+
+def decide(
+    deciding: TopicDeciding,
+    measured: ClusterSnapshot | None,
+    *reports: RouteReport,
+    now_s: float = 10.0,
+    age_s: float = 1.0,
+    announced: dict[int, int] | None = None,
+) -> RouteAnswer:
+    cached = None if measured is None else CachedSnapshot(measured, age_s, age_s > 30)
+    deciding.hear(reports, now_s=now_s)
+    return deciding.decide(cached, reports, announced or {}, now_s=now_s, poll_s=1.0)
+
+
+def test_shares_are_for_all_partitions_and_the_version_grows_with_them() -> None:
+    deciding = TopicDeciding("t", Router())
+    first = decide(deciding, snapshot(600, 600, 200))
+    assert first.shares == pytest.approx((1 / 6, 1 / 6, 2 / 3))
+    assert (first.version, first.cluster_id, first.reason) == (1, "test-cluster", None)
+    assert decide(deciding, snapshot(600, 600, 200, taken_at_s=1001.0)) is first
+    other = decide(deciding, snapshot(200, 600, 600, taken_at_s=1002.0))
+    assert (other.version, other.shares) == (2, pytest.approx((2 / 3, 1 / 6, 1 / 6)))
+    assert deciding.measured_at_s == 9.0
+
+
+@pytest.mark.parametrize(
+    ("measured", "age_s", "reason"),
+    [(None, 0.0, "no_snapshot"), (snapshot(1, 1, 1), 31.0, "stale_snapshot")],
+)
+def test_without_anything_fresh_there_are_no_shares_but_a_reason(
+    measured: ClusterSnapshot | None, age_s: float, reason: str
+) -> None:
+    answer = decide(TopicDeciding("t", Router()), measured, age_s=age_s)
+    assert (answer.shares, answer.reason) == ((), reason)
+
+
+def test_a_topic_that_is_not_measured_has_no_shares() -> None:
+    answer = decide(TopicDeciding("u", Router()), snapshot(1, 1, 1))
+    assert (answer.shares, answer.reason) == ((), "unknown_topic")
+
+
+def test_what_all_producers_will_still_send_is_levelled_for() -> None:
+    level = decide(
+        TopicDeciding("t", Router()),
+        snapshot(600, 500, 400),
+        report("a", remaining_bytes=100 * MIB),
+        report("b", remaining_bytes=200 * MIB),
+    )
+    assert level.shares == pytest.approx((0, 1 / 3, 2 / 3))
+
+
+def test_what_was_sent_since_the_measurement_counts_as_far_as_the_topic_grows() -> None:
+    deciding = TopicDeciding("t", Router(UNBOUNDED))
+    even = decide(deciding, snapshot(300, 300, 300), now_s=5.0)
+    assert even.shares == pytest.approx((1 / 3,) * 3)
+    # The topic grew by 30 MiB in ten seconds, so in one second 6 MiB may have come that nobody has measured.
+    grown = snapshot(310, 310, 310, stored_mib=10, taken_at_s=1010.0)
+    believed = decide(deciding, grown, report("a", {0: 6}), now_s=15.0)
+    assert believed.shares[0] < believed.shares[1] == pytest.approx(believed.shares[2])
+    unbelieved = TopicDeciding("t", Router(UNBOUNDED))
+    decide(unbelieved, snapshot(300, 300, 300), now_s=5.0)
+    lied = decide(unbelieved, grown, report("a", {0: 60_000}), now_s=15.0)
+    assert lied.shares == pytest.approx(believed.shares, abs=1e-3)
+
+
+def test_what_loads_into_other_topics_announce_is_taken_for_stored() -> None:
+    level = decide(
+        TopicDeciding("t", Router()),
+        snapshot(300, 300, 300),
+        report(remaining_bytes=300 * MIB),
+        announced={1: 100 * MIB, 9: 5},
+    )
+    assert level.shares == pytest.approx((1 / 9, 4 / 9, 4 / 9))
+
+
+def test_many_producers_report_seldom_enough_and_often_enough() -> None:
+    deciding = TopicDeciding("t", Router())
+    large = make_snapshot([0] * 3, 1 << 40, topics=LAYOUT)
+    assert decide(deciding, large, report()).report_bytes == 1 << 30
+    assert decide(deciding, large, *(report(str(n)) for n in range(100))).report_bytes == (1 << 40) // 100_000
+    assert decide(deciding, snapshot(0, 0, 0), report()).report_bytes == 1_048_576
+    assert decide(TopicDeciding("t", Router()), None).report_bytes == 1 << 30
