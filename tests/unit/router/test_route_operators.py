@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenload.kafka_plugin import patience_in_thread
+from evenload.route_service import patience_in_thread
 from evenload.route_service.patience_in_thread import PatienceInThread
 from evenload.router.config import RouterConfig
 from evenload.router.levelling import GoalContext
