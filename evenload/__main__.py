@@ -24,6 +24,8 @@ def main() -> None:
             extras = ", ".join(f"[{extra}]" for extra in EXTRAS_BY_PACKAGE["click"])
             sys.exit(f"evenload: {missing}; a plain install is a producer, the command comes with {extras}")
         raise
+    except KeyboardInterrupt:  # loading takes a second; there is no command yet that could say more
+        sys.exit(130)
     run()
 
 

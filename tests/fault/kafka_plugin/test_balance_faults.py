@@ -43,7 +43,7 @@ SLOWLY = BalanceConfig(throttle_bytes_per_s=2 * MIB, poll_s=0.05, quiet_s=1)
 FASTER_THAN_THE_LINK = BalanceConfig(throttle_bytes_per_s=8 * MIB, poll_s=0.05)
 FAST = BalanceConfig(throttle_bytes_per_s=200 * MIB, poll_s=0.05)
 CAPACITY_BYTES = [300 * MIB] * 3
-LOADING = "in <module>\n    from evenload.cli import main"
+LOADING = "in <module>\n    from evenload.__main__ import main"
 
 
 @pytest.fixture(scope="module")
