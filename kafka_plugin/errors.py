@@ -23,7 +23,6 @@ KafkaPluginError
 │   ├── BalanceInProgressError  somebody else moves replicas of this cluster
 │   ├── UnreadableBalanceError  what is written down of a balance isn't one's record
 │   ├── BalanceRefusedError     brokers refuse what moving takes; which permission it needs
-│   ├── ReassignmentRefusedError  Kafka refuses one of the moves
 │   ├── BalanceInterruptedError moves made no progress for longer than allowed, and were taken back
 │   └── BalanceCancelledError   somebody else took our moves back
 └── PluginConfigError           an option has a value it can't have
@@ -293,20 +292,6 @@ class BalanceRefusedError(BalanceError):
         self.doing = doing
         self.reason = reason
         self.permission = permission
-
-
-class ReassignmentRefusedError(BalanceError):
-    """Kafka refuses to move one of the partitions; none of the step was moved."""
-
-    def __init__(self, topic: str, partition: int, replica_ids: list[int], reason: str) -> None:
-        super().__init__(
-            f"Kafka refuses to move partition {partition} of topic {topic!r} to brokers {replica_ids}: "
-            f"{reason.rstrip('.')}. What was moved before stays; nothing of this step is."
-        )
-        self.topic = topic
-        self.partition = partition
-        self.replica_ids = replica_ids
-        self.reason = reason
 
 
 class BalanceInterruptedError(BalanceError):

@@ -3,14 +3,14 @@
 What a producer that decides for itself knows of its own bytes, the service knows from what producers
 report: how much they have sent since brokers were measured, and how much they will still send. Both are
 claims, so they bend a decision within bounds only: what was sent counts up to twice what the topic was
-measured to grow by in that time.
+measured to grow by in that time, and what is to come up to what the cluster holds.
 
 Pure: snapshots, reports and times come in. Read next: service.py, which has a thread for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ _GROWTH_FACTOR = 2.0
 _UNSEEN_PART = 1e-3
 _REPORT_MIN_BYTES = 64 << 10
 _REPORT_MAX_BYTES = 1 << 30
+_UNBELIEVABLE_BYTES = 1 << 50
 
 
 class TopicDeciding:
@@ -37,26 +38,23 @@ class TopicDeciding:
     Args:
         topic: its name.
         router: decides the shares.
+        next_version: gives a number that no answer had before, of whatever topic.
 
     Attributes:
         answer: the latest; None before the first.
         measured_at_s: when brokers were measured for it.
     """
 
-    def __init__(self, topic: str, router: Router) -> None:
+    def __init__(self, topic: str, router: Router, next_version: Callable[[], int]) -> None:
         self.topic = topic
+        self._next_version = next_version
         self.answer: RouteAnswer | None = None
         self.measured_at_s = float("-inf")
         self._router = router
         self._sent = SentBytes()
+        self._num_partitions = 0
         self._route: Route | None = None
         self._grown: _Growth | None = None
-
-    def hear(self, reports: Sequence[RouteReport], *, now_s: float) -> None:
-        """Take in what producers of the topic say that they have sent."""
-        for report in reports:
-            if report.sent_bytes_by_partition:
-                self._sent.hear(report.producer, report.sent_bytes_by_partition, now_s=now_s)
 
     def decide(
         self,
@@ -64,6 +62,7 @@ class TopicDeciding:
         reports: Sequence[RouteReport],
         announced_bytes: Mapping[int, int],
         *,
+        news: Sequence[RouteReport],
         now_s: float,
         poll_s: float,
     ) -> RouteAnswer:
@@ -73,6 +72,7 @@ class TopicDeciding:
             cached: the latest measurement; None before the first.
             reports: of the producers that write the topic at the moment.
             announced_bytes: stored bytes to come from loads into other topics, by broker.
+            news: those of the reports that have come since the decision before.
             now_s: the time, by the clock that reports are heard at.
             poll_s: how often producers should ask.
         """
@@ -80,21 +80,22 @@ class TopicDeciding:
         if cached is not None:
             self.measured_at_s = now_s - cached.age_s
         num_partitions = 0 if snapshot is None else len(snapshot.topics.get(self.topic, ()))
-        remaining_bytes, is_least = _to_come(reports)
+        if num_partitions != self._num_partitions:
+            self._route = None  # it would be kept while brokers are even: without the new partitions
+        self._num_partitions = num_partitions
+        self._hear(news, now_s=now_s)
         route = self._router.route(
             snapshot,
             self.topic,
             num_partitions=max(1, num_partitions),
-            remaining_bytes=remaining_bytes,
-            is_least=is_least,
+            remaining_bytes=_to_come(reports, snapshot),
             own_bytes={} if cached is None or snapshot is None else self._own_bytes(snapshot, cached.age_s),
             now_s=0.0 if cached is None or snapshot is None else snapshot.taken_at_s + cached.age_s,
             previous=self._route,
         )
         if route is not self._route:
-            route.partition_for(
-                0
-            )  # it is followed from now on, though not here: small changes leave it as it is
+            # It is followed from now on, though not here: what would change little leaves it as it is.
+            route.partition_for(0)
             self._route = route
         shares = tuple(route.shares.get(number, 0.0) for number in range(num_partitions))
         answer = RouteAnswer(
@@ -110,9 +111,17 @@ class TopicDeciding:
             notes=route.notes,
         )
         if self.answer is None or answer != self.answer:
-            version = 1 if self.answer is None else self.answer.version + 1
-            self.answer = answer.model_copy(update={"version": version})
+            self.answer = answer.model_copy(update={"version": self._next_version()})
         return self.answer
+
+    def _hear(self, news: Sequence[RouteReport], *, now_s: float) -> None:
+        """Take in what producers say that they have sent, to partitions that there are."""
+        for report in news:
+            sent = {
+                n: total for n, total in report.sent_bytes_by_partition.items() if n < self._num_partitions
+            }
+            if sent:
+                self._sent.hear(report.producer, sent, now_s=now_s)
 
     def _own_bytes(self, snapshot: ClusterSnapshot, age_s: float) -> dict[int, int]:
         """What was sent since the measurement, as far as it can be believed."""
@@ -126,6 +135,8 @@ class TopicDeciding:
 
     def _growth_per_s(self, snapshot: ClusterSnapshot) -> float:
         """How fast the topic's leaders grow, from one measurement to the next; 0 while there was only one."""
+        if self.topic not in snapshot.topics:
+            return 0.0
         stored_bytes = sum(snapshot.leader_bytes(self.topic).values())
         if self._grown is None:
             self._grown = _Growth(snapshot.taken_at_s, stored_bytes, 0.0)
@@ -138,8 +149,9 @@ class TopicDeciding:
     def _report_bytes(self, snapshot: ClusterSnapshot | None, num_producers: int) -> int:
         if snapshot is None:
             return _REPORT_MAX_BYTES
-        unseen = _UNSEEN_PART * _smallest_capacity(snapshot, self.topic) / max(1, num_producers)
-        return int(min(_REPORT_MAX_BYTES, max(_REPORT_MIN_BYTES, unseen)))
+        unseen = int(_UNSEEN_PART * _smallest_capacity(snapshot, self.topic) / max(1, num_producers))
+        # A power of two: with each producer more or less, it would be another answer for all of them.
+        return min(_REPORT_MAX_BYTES, max(_REPORT_MIN_BYTES, 1 << unseen.bit_length() >> 1))
 
 
 class _Growth(NamedTuple):
@@ -148,10 +160,16 @@ class _Growth(NamedTuple):
     per_s: float
 
 
-def _to_come(reports: Sequence[RouteReport]) -> tuple[int | None, bool]:
-    """Payload that producers will still send, and whether more may come than they say."""
+def _to_come(reports: Sequence[RouteReport], snapshot: ClusterSnapshot | None) -> int | None:
+    """Payload that producers will still send, as far as it can be; None while one of them doesn't know.
+
+    A load that says its end beside streams that have none doesn't take their bounds away.
+    """
     said = [each.remaining_bytes for each in reports if each.remaining_bytes is not None]
-    return (sum(said) if said else None), len(said) < len(reports)
+    if snapshot is None or not said or len(said) < len(reports):
+        return None
+    capacity = sum(broker.capacity_bytes or 0 for broker in snapshot.brokers.values())
+    return min(sum(said), capacity or _UNBELIEVABLE_BYTES)
 
 
 def _with_announced(snapshot: ClusterSnapshot, announced_bytes: Mapping[int, int]) -> ClusterSnapshot:

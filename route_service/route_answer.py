@@ -46,7 +46,7 @@ class RouteAnswer(BaseModel):
     schema_version: Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     cluster_id: str = Field(description="Kafka's id of the cluster that was measured.")
     topic: str = Field(description="The topic's name.")
-    version: int = Field(ge=1, description="Another one for each answer of a service that differs.")
+    version: int = Field(ge=1, description="No two answers of a service have the same.")
     shares: tuple[_Share, ...] = Field(description="By partition; none: go evenly.")
     expires_s: float = Field(
         gt=0, le=_EXPIRES_MAX_S, description="So long after the measurement the shares end."

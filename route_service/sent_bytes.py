@@ -5,8 +5,11 @@ remembered by time; what is more now than when brokers were measured was sent si
 has sent what it has sent: its totals stay.
 
 Invariants, checked in tests/property/route_service/test_sent_bytes.py:
-1. Nothing is counted twice, whoever repeats himself or goes back.
-2. What was heard of before a measurement doesn't count after it.
+1. What a producer tells again isn't counted again. A lower total is another producer's by the same name,
+   which begins anew.
+2. What was heard of before a measurement doesn't count after it, but for a moment's (or some seconds', where
+   a topic has thousands of partitions).
+3. A producer's first word only says where it stands: how long ago it sent that, nobody knows.
 
 Pure; payload in bytes, times in seconds of a clock that only grows.
 """
@@ -22,7 +25,7 @@ __all__ = ["SentBytes"]
 _HISTORY_S = 120.0
 _HISTORY_MAX = 100_000  # figures that are remembered
 _INTERVAL_S = 0.2
-_PRODUCERS_MAX = 20_000
+_TOLD_MAX = 1_000_000  # figures of producers that are remembered
 
 
 class _Sum(NamedTuple):
@@ -35,16 +38,21 @@ class SentBytes:
 
     def __init__(self) -> None:
         self._totals: dict[str, Mapping[int, int]] = {}
+        self._num_told = 0
         self._sum: dict[int, int] = {}
         self._heard_s = self._begun_s = float("-inf")
         self._history: deque[_Sum] = deque([_Sum(float("-inf"), {})])
 
     def hear(self, producer: str, totals: Mapping[int, int], *, now_s: float) -> None:
         """A producer tells what it has sent to each partition so far."""
-        earlier = self._totals.pop(producer, {})
-        while len(self._totals) >= _PRODUCERS_MAX:  # whoever was silent longest counts anew, if it ever comes
-            del self._totals[next(iter(self._totals))]
+        earlier = self._totals.pop(producer, None)
         self._totals[producer] = dict(totals)
+        self._num_told += len(totals) - len(earlier or ())
+        # Whoever was silent longest counts anew, if it ever speaks again.
+        while self._num_told > _TOLD_MAX and len(self._totals) > 1:
+            self._num_told -= len(self._totals.pop(next(iter(self._totals))))
+        if earlier is None:
+            return  # nobody knows since when it has sent that
         more = {number: total - earlier.get(number, 0) for number, total in totals.items()}
         if not any(size_bytes > 0 for size_bytes in more.values()):
             return

@@ -6,13 +6,17 @@ took, so that deciding takes half a core at most: in a cluster where it takes lo
 older, and say so.
 
 Nobody who asks waits for a decision, but for a topic's first. Read next: deciding.py; http_routes.py, which
-puts HTTP before it."""
+puts HTTP before it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Self
@@ -109,7 +113,8 @@ class RouteService:
         self._router = Router(config, patience=PatienceInThread)
         self._weights = WeightsInForce(self._router, config)
         self._clock = clock
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _Topic] = {}  # who was asked for longest ago comes first
+        self._versions = itertools.count(1)
         self._lock = threading.Lock()  # guards which topics there are
         self._wake = threading.Event()
         self._is_closed = threading.Event()
@@ -126,14 +131,22 @@ class RouteService:
         if self._thread.is_alive():
             _log.info("deciding routes takes longer than %g s; it is left to itself", _CLOSE_TIMEOUT_S)
 
+    def find(self, topic: str) -> DecidedRoute | None:
+        """A topic's route, if somebody has asked for it lately, and it was decided."""
+        known = self._topics.get(topic)
+        return None if known is None else known.decided
+
     def ask(self, topic: str) -> tuple[DecidedRoute | None, Future[None]]:
         """A topic's route, if it was decided yet, and what is done when it is. It is decided from now on."""
         now_s = self._clock()
         with self._lock:
-            known = self._topics.get(topic)
+            known = self._topics.pop(topic, None)
             if known is None:
-                known = self._topics[topic] = _Topic(TopicDeciding(topic, self._router), now_s)
+                while len(self._topics) >= self._service.config.topics_max:
+                    del self._topics[next(iter(self._topics))]
+                known = _Topic(TopicDeciding(topic, self._router, self._versions.__next__), now_s)
                 self._wake.set()
+            self._topics[topic] = known
             known.asked_at_s = now_s
         return known.decided, known.first
 
@@ -164,22 +177,30 @@ class RouteService:
         for report in self._service.reports:
             if report.topic in reports:
                 reports[report.topic].append(report)
-        intents = self._service.intents
-        poll_s = max(1.0, self._service.num_clients / _ASKED_PER_S)
+        announced = _Announced(self._service.intents)
+        poll_s = float(max(1, math.ceil(self._service.num_clients / _ASKED_PER_S)))
         for name, topic in topics.items():
             if self._is_closed.is_set():
                 return
-            inputs = _Inputs(
-                self._service.latest, weights, _announced(intents, other_than=name), reports[name], poll_s
-            )
-            if self._clock() - topic.decided_at_s >= _EACH_S and not inputs.is_as(topic.inputs):
-                self._decide(topic, inputs)
+            if self._clock() - topic.decided_at_s < _EACH_S:
+                continue
+            inputs = _Inputs(self._service.latest, weights, announced.to_others(name), reports[name], poll_s)
+            if not inputs.is_as(topic.inputs):
+                try:
+                    self._decide(topic, inputs)
+                except Exception:  # noqa: BLE001 - others are decided, and the next round may do better
+                    _log.exception("the route of topic %s can't be decided anew and stays as it is", name)
 
     def _decide(self, topic: _Topic, inputs: _Inputs) -> None:
         topic.decided_at_s = now_s = self._clock()
-        topic.deciding.hear(inputs.reports, now_s=now_s)
+        heard = set() if topic.inputs is None else set(map(id, topic.inputs.reports))
         answer = topic.deciding.decide(
-            inputs.cached, inputs.reports, inputs.announced_bytes, now_s=now_s, poll_s=inputs.poll_s
+            inputs.cached,
+            inputs.reports,
+            inputs.announced_bytes,
+            news=[each for each in inputs.reports if id(each) not in heard],
+            now_s=now_s,
+            poll_s=inputs.poll_s,
         )
         earlier = topic.decided
         body = earlier.body if earlier is not None and earlier.answer is answer else encode_route(answer)
@@ -189,11 +210,17 @@ class RouteService:
             topic.first.set_result(None)
 
 
-def _announced(intents: Sequence[Intent], *, other_than: str) -> dict[int, int]:
-    """What loads will write to other topics, by broker; what comes to the topic itself, its reports say."""
-    announced: dict[int, int] = {}
-    for intent in intents:
-        if intent.topic != other_than:
-            for broker_id, size_bytes in intent.bytes_by_broker.items():
-                announced[broker_id] = announced.get(broker_id, 0) + size_bytes
-    return announced
+class _Announced:
+    """What loads will still write, all copies, by broker: summed up once, however many topics are decided."""
+
+    def __init__(self, intents: Sequence[Intent]) -> None:
+        self._all = Counter[int]()
+        self._by_topic: dict[str, Counter[int]] = {}
+        for intent in intents:
+            self._all.update(intent.bytes_by_broker)
+            self._by_topic.setdefault(intent.topic, Counter()).update(intent.bytes_by_broker)
+
+    def to_others(self, topic: str) -> Mapping[int, int]:
+        """To other topics than this: what comes to it itself, its producers' reports say."""
+        own = self._by_topic.get(topic)
+        return self._all if own is None else self._all - own

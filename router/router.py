@@ -65,6 +65,7 @@ _STEADY_NOTES = (
     "shares are even.",
 )
 _BATCH_BYTES_MIN = 32 * 1024
+_SHARE_ROUNDING = 1e-9
 # Where nobody knows how much is to come, a turn fills no broker by more than this part, or is short.
 _TURN_FRACTION = 1e-4
 _SHORT_TURN_BYTES = 256 * 1024
@@ -266,7 +267,7 @@ class Router:
             context,
             known.table,
             known.candidates.willing,
-            is_levelling=previous is not None and len(set(previous.shares.values())) > 1,
+            is_levelling=previous is not None and not _is_even(previous),
         ):
             return replace(mixed, shares=even_shares(context)), "even"
         safe = safe_shares(
@@ -449,6 +450,11 @@ def _check(num_partitions: int, remaining_bytes: int | None, stored_ratio: float
         raise ValueError(f"remaining_bytes is {remaining_bytes}, it has to be at least 0, or None")
     if not 0 < stored_ratio < math.inf:
         raise ValueError(f"stored_ratio is {stored_ratio}, it has to be finite and above 0")
+
+
+def _is_even(route: Route) -> bool:
+    shares = route.shares.values()
+    return max(shares) - min(shares) < _SHARE_ROUNDING
 
 
 def _by_partition(sets: Sequence[ReplicaSet], shares: FloatArray) -> dict[int, float]:

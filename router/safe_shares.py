@@ -57,6 +57,7 @@ _SPREAD_LEFT = 0.1
 # Asking about so many sets in all takes a quarter of a second; from then on, what is over goes to the others
 # in proportion to what they have.
 _ASKED_SETS_MAX = 6_000
+_ASKS_MAX = 20  # of goals of somebody else, which may take a moment each
 _ROUNDING = 1e-9
 
 Ask = Callable[[GoalContext], FloatArray]
@@ -144,7 +145,7 @@ def _bounded(wanted: FloatArray, context: GoalContext, ask: Ask) -> FloatArray:
     if min(each.min() for each in fitting(np.zeros(len(even)), wanted)) >= 1.0 and (wanted >= given).all():
         return wanted
     is_open = np.ones(len(even), dtype=bool)
-    num_asks_max = max(1, _ASKED_SETS_MAX // len(even))
+    num_asks_max = min(_ASKS_MAX, max(1, _ASKED_SETS_MAX // len(even)))
     answer = np.zeros(0)
     # Each round brings a partition or a leader at least to its bound.
     for num_asked in range(len(even) + len(leader_ids)):

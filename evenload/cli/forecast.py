@@ -26,7 +26,7 @@ _STRATEGIES = ("balanced", "round-robin", "default", "keyed")
 @click.option(
     "--days",
     type=click.FloatRange(0, min_open=True),
-    help="In how many days it comes: what retention by age deletes meanwhile is then left out.",
+    help="In how many days it comes: what retention by age deletes of a topic meanwhile is then left out.",
 )
 @click.option("--partitions", type=click.IntRange(1), help="Partitions of a new topic.  [default: by size]")
 @click.option(

@@ -25,6 +25,12 @@ class BalanceConfig(BaseModel):
     look_s: float = Field(
         default=10.0, gt=0, description="How often the cluster is measured while moves wait for their turn."
     )
+    patience_s: float = Field(
+        default=120.0,
+        ge=0,
+        description="How long to wait, with nothing under way, for room (brokers delete what has left after "
+        "a minute) or for a broker that is away.",
+    )
     poll_s: float = Field(default=0.5, gt=0, le=60, description="How often brokers are asked how far it is.")
     quiet_s: float = Field(
         default=10.0, gt=0, description="Without any progress for this long, it is said that it waits."

@@ -18,8 +18,9 @@ Which moves may begin, router/moves/schedule.py says.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -35,9 +36,7 @@ from evenload.kafka_plugin.errors import (
     BalanceCancelledError,
     BalanceInterruptedError,
     BalanceRefusedError,
-    ReassignmentRefusedError,
 )
-from evenload.router.moves.plan import Move
 from evenload.router.moves.schedule import MoveSchedule
 from evenload.telemetry_collector.errors import CollectorError
 from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
@@ -124,7 +123,6 @@ class Mover:
             The bytes that were moved, and a sentence for each move that was left out.
 
         Raises:
-            ReassignmentRefusedError: Kafka refuses one.
             BalanceInterruptedError: Brokers don't answer, or it made no progress.
             BalanceCancelledError: Somebody else took moves back, or over.
             BalanceRefusedError: A permission is missing.
@@ -132,19 +130,24 @@ class Mover:
         """
         watch = _Watch(self._admin, self._config)
         notes: list[str] = []
-        looked_s = time.monotonic()
-        while True:
-            self._begin(schedule.begin(), watch)
+        looked_s = busy_s = time.monotonic()
+        while schedule.running or schedule.num_waiting:
+            notes += self._begin(schedule, watch)
             if schedule.running:
                 running = self._look(watch, progress)
-                self._end([at for at in schedule.running if at not in running], schedule)
-            elif not schedule.num_waiting:
-                return watch.moved_bytes, notes
-            if schedule.num_waiting and (
-                not schedule.running or time.monotonic() - looked_s > self._config.look_s
-            ):
+                self._end(schedule.running.keys() - running.keys(), schedule)
+                busy_s = time.monotonic()
+                if not schedule.running:
+                    looked_s = -math.inf  # what the last one has left behind may be room
+            elif time.monotonic() - busy_s > self._config.patience_s:
+                notes += schedule.give_up()
+            else:
+                progress(MoveProgress(watch.moved_bytes, "waiting for room, or for a broker that is away"))
+                time.sleep(self._config.poll_s)
+            if schedule.num_waiting and time.monotonic() - looked_s > self._config.look_s:
                 notes += self._look_again(schedule, measure)
                 looked_s = time.monotonic()
+        return watch.moved_bytes, notes
 
     def finish_left(self, progress: Callable[[MoveProgress], None]) -> int:
         """Waits for reassignments that a dead balance has ordered, under its throttle, then takes that off.
@@ -206,9 +209,11 @@ class Mover:
     def _ours_running(self) -> dict[TopicPartition, tuple[int, ...]]:
         return ours_running(self._admin, self._record)
 
-    def _begin(self, moves: Sequence[Move], watch: _Watch) -> None:
+    def _begin(self, schedule: MoveSchedule, watch: _Watch) -> list[str]:
+        """Begins what may begin; returns a sentence for each move that Kafka refuses."""
+        moves = schedule.begin()
         if not moves:
-            return
+            return []
         throttle = plan_throttle(self._admin, moves, self._config.throttle_bytes_per_s)
         self._note(
             targets=(*self._record.targets, *map(Target.of, moves)),
@@ -216,43 +221,51 @@ class Mover:
         )
         set_throttle(self._admin, throttle, timeout_s=self._config.timeout_s)
         refused = self._admin.reassign({move.topic_partition: move.replica_ids for move in moves})
-        for move in moves:
-            if reason := refused.get(move.topic_partition):
-                topic, partition = move.topic_partition
-                raise ReassignmentRefusedError(topic, partition, list(move.replica_ids), reason)
         watch.add(
             {
                 (broker_id, move.topic_partition): move.size_bytes
                 for move in moves
                 for broker_id in move.added_ids
+                if move.topic_partition not in refused
             }
         )
+        if refused:
+            self._let_go(set(refused), schedule)
+        return [
+            f"partition {at.partition} of {at.topic!r} stays: Kafka refuses to move it ({reason})."
+            for at, reason in sorted(refused.items())
+        ]
 
-    def _end(self, topic_partitions: Sequence[TopicPartition], schedule: MoveSchedule) -> None:
+    def _end(self, topic_partitions: set[TopicPartition], schedule: MoveSchedule) -> None:
         """Kafka is at these no more."""
-        if not topic_partitions:
-            return
-        self._check_arrived(topic_partitions)
+        if topic_partitions:
+            self._check_arrived(topic_partitions)
+            self._let_go(topic_partitions, schedule)
+
+    def _let_go(self, topic_partitions: set[TopicPartition], schedule: MoveSchedule) -> None:
+        """These are not ours any more; rates stay for those that are under way."""
         schedule.end(topic_partitions)
         if not schedule.running:
             self._lift()
             return
-        # Rates stay for those that are under way.
         done, rest = (self._record.throttle or ThrottleRecord()).divided(topic_partitions)
-        lift_throttle(self._admin, done)
+        lift_throttle(self._admin, done, kept=rest)
         left = tuple(each for each in self._record.targets if each.topic_partition not in topic_partitions)
         self._note(targets=left, throttle=rest)
 
     def _look_again(self, schedule: MoveSchedule, measure: Callable[[], ClusterSnapshot]) -> tuple[str, ...]:
-        """Takes in what has changed; where nothing is under way and nothing can begin, nothing ever will."""
+        """Takes in what has changed."""
+        # Measuring may take a while, and who was silent for long counts as dead.
+        self._give_sign_of_life()
         try:
-            reasons = schedule.look(measure())
+            return schedule.look(measure())
         except CollectorError as error:
             if not schedule.running:
                 raise
             _log.warning("brokers couldn't be measured while moves are under way: %s", error)
             return ()
-        return reasons if schedule.running or schedule.can_begin() else (*reasons, *schedule.give_up())
+        finally:
+            self._give_sign_of_life()
 
     def _look(
         self, watch: _Watch, progress: Callable[[MoveProgress], None]

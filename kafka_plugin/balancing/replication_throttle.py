@@ -83,17 +83,29 @@ def set_throttle(admin: BalanceAdmin, throttle: ThrottleRecord, *, timeout_s: fl
             time.sleep(_POLL_S)
 
 
-def lift_throttle(admin: BalanceAdmin, throttle: ThrottleRecord) -> ThrottleRecord | None:
+def lift_throttle(
+    admin: BalanceAdmin, throttle: ThrottleRecord, *, kept: ThrottleRecord | None = None
+) -> ThrottleRecord | None:
     """Takes off what is ours and has not been changed by somebody else since.
+
+    Args:
+        admin: the cluster.
+        throttle: what to take off.
+        kept: what of ours stays: entries in the same lists, which the broker that is asked may not have yet.
 
     Returns:
         What is left, as its brokers don't answer: rates without effect. None when nothing is.
     """
+    staying = kept.replicas if kept is not None else {}
     for topic, lists in throttle.replicas.items():
         there = admin.settings(topic, _LISTS)
         admin.change_settings(
             topic,
-            [_taken_out(name, entries, there[name]) for name, entries in lists.items() if name in there],
+            [
+                _taken_out(name, entries, there[name], is_all=name not in staying.get(topic, {}))
+                for name, entries in lists.items()
+                if name in there
+            ],
         )
     left = {}
     for broker_id, rates in throttle.rates.items():
@@ -126,8 +138,8 @@ def find_throttles(admin: BalanceAdmin) -> tuple[tuple[FoundThrottle, ...], tupl
     return tuple(found), (*untold, *untold_topics)
 
 
-def _taken_out(name: str, entries: Sequence[str], value: str) -> SettingChange:
-    if set(value.split(",")) <= set(entries):  # an empty list would stay as a setting
+def _taken_out(name: str, entries: Sequence[str], value: str, *, is_all: bool) -> SettingChange:
+    if is_all and set(value.split(",")) <= set(entries):  # an empty list would stay as a setting
         return SettingChange(name=name, operation="DELETE")
     return SettingChange(name=name, operation="SUBTRACT", value=",".join(entries))
 

@@ -3,7 +3,8 @@
 A copy that moves is there twice until the new one is complete. So a target needs room for what comes beside
 all that it holds then, what will leave it at the same time included. In the order that is made here, each
 move fits once those before it are complete; schedule.py begins as many at the same time as brokers can
-take."""
+take.
+"""
 
 from __future__ import annotations
 

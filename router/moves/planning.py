@@ -20,7 +20,8 @@ Invariants, checked in tests/property/router/moves/test_moves.py:
 Hops of single copies only, no exchanges: with partitions of about the same, large size, some spread is left.
 
 Bytes are stored bytes. Read next: state.py for what is allowed, schedule.py for what is made at the same
-time, bound.py for the bound."""
+time, bound.py for the bound.
+"""
 
 from __future__ import annotations
 

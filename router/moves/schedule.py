@@ -52,6 +52,7 @@ class MoveSchedule:
         self._utilisation_limit = utilisation_limit
         self._room_bytes: dict[int, float] = {}
         self._size_bytes: dict[TopicPartition, int] = {}
+        self._held_back: dict[TopicPartition, str] = {}  # and why
 
     @property
     def num_waiting(self) -> int:
@@ -59,7 +60,10 @@ class MoveSchedule:
         return len(self._waiting)
 
     def look(self, snapshot: ClusterSnapshot) -> tuple[str, ...]:
-        """Take in a newer measurement; returns why moves are left out that it doesn't allow any more."""
+        """Take in a newer measurement; returns why moves are left out for good.
+
+        What isn't possible at the moment (a copy not in sync, a target away) is held back until it is.
+        """
         state = MoveState(
             snapshot, draining=(), excluded=self.running, utilisation_limit=self._utilisation_limit
         )
@@ -69,9 +73,11 @@ class MoveSchedule:
         for move in self.running.values():  # part of it may be there already, and counts twice
             self._take_room(move)
         targets = {b for b, is_target in zip(state.broker_ids, state.is_target, strict=True) if is_target}
+        elsewhere = [move for move in self._waiting if _is_elsewhere(snapshot, move)]
+        self._waiting = [move for move in self._waiting if move not in elsewhere]
         reasons = {move.topic_partition: _why_not(state, move, targets) for move in self._waiting}
-        self._waiting = [move for move in self._waiting if reasons[move.topic_partition] is None]
-        return tuple(reason for reason in reasons.values() if reason is not None)
+        self._held_back = {at: reason for at, reason in reasons.items() if reason is not None}
+        return tuple(f"{_named(move)} is not where it was any more; it stays." for move in elsewhere)
 
     def begin(self) -> tuple[Move, ...]:
         """The moves that begin now; they are under way from now on. None before the first `look`."""
@@ -82,10 +88,6 @@ class MoveSchedule:
         self._waiting = [move for move in self._waiting if move.topic_partition not in self.running]
         return begun
 
-    def can_begin(self) -> bool:
-        """Whether `begin` would begin anything."""
-        return bool(self._beginning())
-
     def _beginning(self) -> tuple[Move, ...]:
         room = dict(self._room_bytes)
         under_way = Counter[int]()
@@ -94,6 +96,8 @@ class MoveSchedule:
             _occupy(move, under_way, bytes_under_way)
         begun = []
         for move in self._waiting:
+            if move.topic_partition in self._held_back:
+                continue
             size_bytes = self._size_of(move)
             fits = all(room.get(broker_id, 0.0) >= size_bytes for broker_id in move.added_ids)
             for broker_id in move.added_ids:  # also of one that has to wait, or a later one would shut it out
@@ -108,14 +112,15 @@ class MoveSchedule:
         return tuple(begun)
 
     def end(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """These are complete. What they have left behind is room once it was measured."""
+        """These are under way no more. What they have left behind is room once it was measured."""
         for topic_partition in topic_partitions:
             del self.running[topic_partition]
 
     def give_up(self) -> tuple[str, ...]:
-        """Leave out what still waits, as there is no room for it; returns sentences that say so."""
+        """Leave out what still waits; returns sentences that say why."""
         left, self._waiting = self._waiting, []
-        return tuple(f"{_named(move)} stays: there is no room for it any more." for move in left)
+        no_room = "stays: there is no room for it any more."
+        return tuple(f"{_named(move)} {self._held_back.get(move.topic_partition, no_room)}" for move in left)
 
     def _take_room(self, move: Move) -> None:
         for broker_id in move.added_ids:
@@ -126,12 +131,18 @@ class MoveSchedule:
         return self._size_bytes.get(move.topic_partition, move.size_bytes)
 
 
+def _is_elsewhere(snapshot: ClusterSnapshot, move: Move) -> bool:
+    """Whether somebody else has moved it, or deleted it."""
+    topic, number = move.topic_partition
+    placed = snapshot.topics.get(topic, {}).get(number)
+    return placed is None or set(placed.replica_ids) != set(move.replica_ids_before)
+
+
 def _why_not(state: MoveState, move: Move, targets: set[int]) -> str | None:
-    partition = state.movable.get(move.topic_partition)
-    if partition is None or state.ids(partition.before) != move.replica_ids_before:
-        return f"{_named(move)} is not in sync or not where it was; it stays."
+    if move.topic_partition not in state.movable:
+        return "is not in sync, or on a broker that doesn't answer; it stays."
     if not targets >= set(move.added_ids):
-        return f"{_named(move)} stays: where it was to go takes nothing now."
+        return "stays: where it was to go takes nothing now."
     return None
 
 

@@ -6,8 +6,8 @@ measurement with all who want it at the same time, and there is one in a second 
 none was wanted before). So a thousand producers, or one who asks without pause, cost the brokers what one
 costs.
 
-Belongs to one asyncio loop, but for what instruments.py reads. Read next: http/server.py, which puts HTTP
-before it.
+Belongs to one asyncio loop, but for what instruments.py and the thread that decides routes read. Read next:
+http/server.py, which puts HTTP before it.
 """
 
 from __future__ import annotations

@@ -63,12 +63,15 @@ def _brokers_of_records(stand: Stand, producer: BalancedProducer) -> Counter[int
     return went
 
 
-def test_a_producer_that_is_lied_to_does_as_it_is_told(stand: Stand) -> None:
+def test_a_producer_that_is_lied_to_sends_most_where_it_is_told_to_and_not_all(stand: Stand) -> None:
     with (
         CONDITIONS["lying"](stand.connection, stand.topics[OURS]) as open_ours,
         open_ours(stand.settings) as producer,
     ):
-        assert set(_brokers_of_records(stand, producer)) == {1}
+        went = _brokers_of_records(stand, producer)
+    # Two thirds, as a leader gets at most twice its even share.
+    assert set(went) == {1, 2, 3}
+    assert went[1] > went[2] + went[3]
 
 
 def test_a_producer_whose_collector_is_dead_writes_evenly_and_counts_it(stand: Stand) -> None:

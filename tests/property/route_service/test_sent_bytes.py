@@ -19,6 +19,9 @@ WORDS = st.lists(
 def _told(sent: SentBytes, words: list[tuple[str, float, dict[int, int]]]) -> list[tuple[float, int]]:
     """When each word came, and how much it added."""
     totals: dict[str, dict[int, int]] = {"a": {}, "b": {}, "c": {}}
+    for producer in totals:
+        sent.hear(producer, {0: 7}, now_s=0.0)  # where it stands when it is first heard of
+        totals[producer] = {0: 7}
     now_s, came = 0.0, []
     for producer, after_s, more in words:
         now_s += after_s
@@ -49,12 +52,14 @@ def test_what_was_heard_of_after_a_measurement_counts_and_at_most_a_moment_more(
     assert least <= sum(sent.since(measured_at_s).values()) <= most
 
 
-def test_who_repeats_himself_or_goes_back_adds_nothing() -> None:
+def test_who_repeats_himself_adds_nothing_and_who_goes_back_begins_anew() -> None:
     sent = SentBytes()
     sent.hear("a", {0: 10}, now_s=1.0)
-    sent.hear("a", {0: 10}, now_s=2.0)
-    sent.hear("a", {0: 4}, now_s=3.0)
-    assert sent.since(0.0) == {0: 10}
-    sent.hear("a", {0: 6}, now_s=4.0)  # another producer by that name
-    assert sent.since(0.0) == {0: 12}
-    assert sent.since(3.5) == {0: 2}
+    assert sent.since(0.0) == {}  # nobody knows since when
+    sent.hear("a", {0: 15}, now_s=2.0)
+    sent.hear("a", {0: 15}, now_s=3.0)
+    assert sent.since(0.0) == {0: 5}
+    sent.hear("a", {0: 4}, now_s=4.0)  # another producer by that name
+    sent.hear("a", {0: 6}, now_s=5.0)
+    assert sent.since(0.0) == {0: 7}
+    assert sent.since(4.5) == {0: 2}

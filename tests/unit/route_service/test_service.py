@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from evenload.route_service.deciding import TopicDeciding
 from evenload.route_service.service import DecidedRoute, RouteService
 from evenload.router.config import RouterConfig
 from evenload.telemetry_collector.cache import CachedSnapshot
 from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.config import ServiceConfig
 from evenload.telemetry_collector.testing import make_snapshot
 from evenload.telemetry_collector.weights import Weights
 
@@ -29,6 +31,7 @@ class Known:
     reports: list[RouteReport] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
     num_clients: int = 1
+    config: ServiceConfig = field(default_factory=lambda: ServiceConfig(topics_max=3))
 
     def measure(self, *used_mib: int) -> None:
         used = [each * MIB for each in used_mib]
@@ -100,3 +103,32 @@ def test_what_fails_once_keeps_the_routes_and_is_tried_again(
     assert kept.answer is before.answer
     known.reports = []
     wait_until(lambda: decided(routes, "t").answer.shares[0] > 0.6)
+
+
+def test_no_two_answers_have_the_same_version_though_topics_are_forgotten(
+    routes: RouteService, known: Known
+) -> None:
+    before = decided(routes, "t").answer
+    for name in ("a", "b", "c"):  # more than are kept
+        decided(routes, name)
+    assert routes.find("t") is None
+    known.measure(200, 600, 600)
+    again = decided(routes, "t").answer
+    assert again.shares != before.shares
+    assert again.version > before.version
+
+
+def test_a_topic_that_can_not_be_decided_keeps_no_other_from_it(
+    routes: RouteService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = TopicDeciding.decide
+
+    def faulty(self: TopicDeciding, *args: Any, **kwargs: Any) -> Any:
+        if self.topic == "t":
+            raise ZeroDivisionError("a bug")
+        return decide(self, *args, **kwargs)
+
+    monkeypatch.setattr(TopicDeciding, "decide", faulty)
+    routes.ask("t")
+    assert decided(routes, "u").answer.topic == "u"
+    assert routes.find("t") is None

@@ -156,6 +156,13 @@ def test_streams_are_not_levelled_while_disks_are_nearly_even_and_far_from_full(
     assert decided(304, 300, 300, previous=levelling) == [1 / 3] * 3
 
 
+def test_shares_that_are_even_but_for_rounding_are_no_levelling() -> None:
+    layout = {"t": [(1,)] * 2 + [(2,)] * 3}  # (2/5)/2 isn't (3/5)/3 to the last bit
+    even = followed(route(Router(), make_snapshot([300, 300], 1000, topics=layout)))
+    again = route(Router(), make_snapshot([349, 300], 1000, topics=layout), previous=even)
+    assert shares(again) == pytest.approx([0.2] * 5)
+
+
 def test_even_disks_say_nothing_to_weights_and_to_other_goals() -> None:
     snapshot = make_snapshot([10, 10], 1000, topics={"t": [(1,), (2,)]}, stored_bytes={("t", 0): 10})
     router = Router()

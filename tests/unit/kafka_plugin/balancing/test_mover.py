@@ -22,6 +22,7 @@ from evenload.kafka_plugin.balancing.balance import cancel_balance, execute_bala
 from evenload.kafka_plugin.balancing.config import BalanceConfig
 from evenload.kafka_plugin.balancing.reassignment import Mover
 from evenload.kafka_plugin.balancing.record import BalanceRecord, Target, ThrottleRecord
+from evenload.kafka_plugin.balancing.replication_throttle import lift_throttle
 from evenload.kafka_plugin.errors import BalanceCancelledError, BalanceInterruptedError
 from evenload.router.moves import schedule
 from evenload.router.moves.plan import Move, MovePlan
@@ -31,7 +32,7 @@ from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartitio
 from evenload.telemetry_collector.testing import make_snapshot
 
 LEADER, FOLLOWER = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
-CONFIG = BalanceConfig(poll_s=0.001, throttle_bytes_per_s=2000)
+CONFIG = BalanceConfig(poll_s=0.001, throttle_bytes_per_s=2000, look_s=0.001, patience_s=0.01)
 AT = TopicPartition("t", 0)
 LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 CONNECTION = Connection(bootstrap_servers="broker:9092")
@@ -142,6 +143,46 @@ def test_a_rate_that_was_left_behind_is_taken_off_beside_a_new_one_of_the_same_b
     assert moved == (1, [])
     assert not any(admin.by_name.values())
     assert log.standing is None
+
+
+def test_what_kafka_refuses_stays_and_the_others_go_on() -> None:
+    class Refusing(Brokers):
+        def reassign(self, replica_ids: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, str]:
+            super().reassign({at: ids for at, ids in replica_ids.items() if at.partition != 0})
+            return {at: "UnknownTopicOrPartitionError" for at in replica_ids if at.partition == 0}
+
+    brokers = Refusing()
+    moves = [
+        Move(
+            topic_partition=TopicPartition("t", number),
+            size_bytes=Brokers.SIZE_BYTES,
+            replica_ids_before=(1,),
+            leader_id_before=1,
+            replica_ids=(2,),
+        )
+        for number in range(3)
+    ]
+    waiting = MoveSchedule(moves, small_bytes=0)
+    waiting.look(brokers.snapshot())
+    mover, log = _mover(brokers)
+    with mover:
+        moved_bytes, notes = mover.carry_out(waiting, brokers.snapshot, lambda _: None)
+    assert moved_bytes == 2 * Brokers.SIZE_BYTES
+    assert notes == ["partition 0 of 't' stays: Kafka refuses to move it (UnknownTopicOrPartitionError)."]
+    assert [brokers.placed[each.topic_partition] for each in moves] == [(1,), (2,), (2,)]
+    assert not brokers.has_other_settings
+    assert log.standing is None
+
+
+def test_a_list_in_which_others_stay_is_never_deleted_whatever_the_broker_knows_of_it() -> None:
+    behind = Admin()
+    behind.by_name = {"t": {LEADERS: "0:1"}}  # it hasn't heard of the entry that was added last
+    done = ThrottleRecord(replicas={"t": {LEADERS: ["0:1"]}})
+    changes: list[SettingChange] = []
+    behind.change_settings = lambda _, made: changes.extend(made)  # type: ignore[method-assign]
+    lift_throttle(behind, done, kept=ThrottleRecord(replicas={"t": {LEADERS: ["1:1"]}}))  # type: ignore[arg-type]
+    lift_throttle(behind, done)  # type: ignore[arg-type]
+    assert [change.operation for change in changes] == ["SUBTRACT", "DELETE"]
 
 
 @pytest.mark.parametrize(("age_s", "may_be"), [(30.0, True), (31.0, False), (-30.0, True), (-31.0, False)])

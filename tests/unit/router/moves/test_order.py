@@ -100,22 +100,45 @@ def test_moves_that_wait_are_looked_at_again_before_they_begin() -> None:
     schedule, _ = scheduled(snapshot)
     down = replace(snapshot.brokers[2], unreachable_since_s=1.0)
     fuller = replace(snapshot.brokers[3], used_bytes=900)
-    [*reasons] = schedule.look(replace(snapshot, brokers={**snapshot.brokers, 2: down, 3: fuller}))
+    worse = replace(snapshot, brokers={**snapshot.brokers, 2: down, 3: fuller})
+    assert schedule.look(worse) == ()
     assert schedule.begin() == ()
-    assert "takes nothing now" in " ".join(reasons)
-    assert "no room for it any more" in " ".join(schedule.give_up())
+    assert schedule.num_waiting == len(plan.moves)
+    assert schedule.look(snapshot) == ()  # the broker is back, and there is room
+    assert schedule.begin() == plan.moves
+    schedule, _ = scheduled(snapshot)
+    schedule.look(worse)
+    reasons = " ".join(schedule.give_up())
+    assert "where it was to go takes nothing now" in reasons
+    assert "no room for it any more" in reasons
     assert schedule.num_waiting == 0
 
 
 def test_what_was_moved_by_somebody_else_stays_where_it_is() -> None:
-    snapshot = make_snapshot([100, 0, 0], 1000, topics={"t": [(1,)]}, stored_bytes={("t", 0): 50})
-    schedule = MoveSchedule([move(0, 50, 1, 2)], small_bytes=0)
-    elsewhere = make_snapshot([50, 0, 50], 1000, topics={"t": [(3,)]}, stored_bytes={("t", 0): 50})
-    assert schedule.look(elsewhere) == ("partition 0 of 't' is not in sync or not where it was; it stays.",)
-    assert schedule.begin() == ()
+    stored = {("t", 0): 50}
+    snapshot = make_snapshot([100, 0, 0], 1000, topics={"t": [(1,)]}, stored_bytes=stored)
+    elsewhere = make_snapshot([50, 0, 50], 1000, topics={"t": [(3,)]}, stored_bytes=stored)
+    for later in (elsewhere, make_snapshot([0, 0, 0], 1000)):
+        schedule = MoveSchedule([move(0, 50, 1, 2)], small_bytes=0)
+        assert schedule.look(later) == ("partition 0 of 't' is not where it was any more; it stays.",)
+        assert (schedule.begin(), schedule.num_waiting) == ((), 0)
     schedule = MoveSchedule([move(0, 50, 1, 2)], small_bytes=0)
     assert schedule.look(snapshot) == ()
     assert len(schedule.begin()) == 1
+
+
+def test_a_copy_that_is_not_in_sync_holds_its_move_back_until_it_is() -> None:
+    stored = {("t", 0): 50}
+    snapshot = make_snapshot([50, 50, 0], 1000, topics={"t": [(1, 2)]}, stored_bytes=stored)
+    behind = make_snapshot(
+        [50, 50, 0], 1000, topics={"t": [(1, 2)]}, stored_bytes=stored, in_sync={("t", 0): [1]}
+    )
+    moved = replace(move(0, 50, 1, 3), replica_ids_before=(1, 2), replica_ids=(3, 2))
+    schedule = MoveSchedule([moved], small_bytes=0)
+    schedule.look(behind)
+    assert (schedule.begin(), schedule.num_waiting) == ((), 1)
+    schedule.look(snapshot)
+    assert schedule.begin() == (moved,)
 
 
 def test_a_later_move_never_takes_the_room_of_an_earlier_one() -> None:
