@@ -106,7 +106,7 @@ def safe_shares(
         ask: asks the goals again.
         utilisation_limit: a disk that would be fuller is overfilled.
     """
-    bounded = _bounded(wanted, context, ask)
+    bounded = _bounded(wanted, context, table, ask)
     free, kept = _forecast(context, table, wanted), _forecast(context, table, bounded)
     # Levels are linear in shares: so much of what goals want brings each overfilled disk down to the limit.
     most = np.maximum(free, utilisation_limit)
@@ -116,19 +116,16 @@ def safe_shares(
 
 
 def _forecast(context: GoalContext, table: BrokerTable, shares: FloatArray) -> FloatArray:
-    return table.utilisation(_added(context, shares))
+    return table.utilisation(_added(context, table, shares))
 
 
-def _added(context: GoalContext, shares: FloatArray, *, only_leaders: bool = False) -> FloatArray:
-    """[num_brokers] bytes that come to each: all copies, or those that it leads."""
-    added = dict.fromkeys(context.broker_ids, 0.0)
-    for each, share in zip(context.replica_sets, shares.tolist(), strict=True):
-        for broker_id in each.replica_ids[: 1 if only_leaders else None]:
-            added[broker_id] += share * context.horizon_bytes
-    return np.array(list(added.values()))
+def _added(context: GoalContext, table: BrokerTable, shares: FloatArray) -> FloatArray:
+    """[num_brokers] bytes that come to each, all copies."""
+    sets = [each.replica_ids for each in context.replica_sets]
+    return table.added_bytes(sets, shares * context.horizon_bytes)
 
 
-def _bounded(wanted: FloatArray, context: GoalContext, ask: Ask) -> FloatArray:
+def _bounded(wanted: FloatArray, context: GoalContext, table: BrokerTable, ask: Ask) -> FloatArray:
     even = even_shares(context)
     leader_ids, leader = np.unique([each.leader_id for each in context.replica_sets], return_inverse=True)
 
@@ -150,7 +147,7 @@ def _bounded(wanted: FloatArray, context: GoalContext, ask: Ask) -> FloatArray:
     # Each round brings a partition or a leader at least to its bound.
     for num_asked in range(len(even) + len(leader_ids)):
         if num_asked < num_asks_max:
-            answer = ask(_rest(context, given, is_open))
+            answer = ask(_rest(context, table, given, is_open))
         if not answer.any():
             return _towards(even, given + (1.0 - given.sum()) * even, fitting)
         more = np.zeros(len(even))
@@ -185,12 +182,14 @@ def _part(room: FloatArray, more: FloatArray) -> FloatArray:
     return np.where(is_over, np.maximum(room, 0.0) / np.where(is_over, more, 1.0), 1.0)
 
 
-def _rest(context: GoalContext, given: FloatArray, is_open: FloatArray) -> GoalContext:
+def _rest(context: GoalContext, table: BrokerTable, given: FloatArray, is_open: FloatArray) -> GoalContext:
     """What goals are asked about once `given` is taken for stored, and only some sets are open to more."""
+    leaders = [each.replica_ids[:1] for each in context.replica_sets]
+    led_bytes = table.added_bytes(leaders, given * context.horizon_bytes)
     return replace(
         context,
-        used_bytes=context.used_bytes + _added(context, given),
-        leader_bytes=context.leader_bytes + _added(context, given, only_leaders=True),
+        used_bytes=context.used_bytes + _added(context, table, given),
+        leader_bytes=context.leader_bytes + led_bytes,
         replica_sets=tuple(
             each for each, is_left in zip(context.replica_sets, is_open, strict=True) if is_left
         ),

@@ -74,21 +74,13 @@ class MoveSchedule:
             self._take_room(move)
         targets = {b for b, is_target in zip(state.broker_ids, state.is_target, strict=True) if is_target}
         elsewhere = [move for move in self._waiting if _is_elsewhere(snapshot, move)]
-        self._waiting = [move for move in self._waiting if move not in elsewhere]
+        self._waiting = [move for move in self._waiting if not _is_elsewhere(snapshot, move)]
         reasons = {move.topic_partition: _why_not(state, move, targets) for move in self._waiting}
         self._held_back = {at: reason for at, reason in reasons.items() if reason is not None}
         return tuple(f"{_named(move)} is not where it was any more; it stays." for move in elsewhere)
 
     def begin(self) -> tuple[Move, ...]:
         """The moves that begin now; they are under way from now on. None before the first `look`."""
-        begun = self._beginning()
-        for move in begun:
-            self._take_room(move)
-        self.running |= {move.topic_partition: move for move in begun}
-        self._waiting = [move for move in self._waiting if move.topic_partition not in self.running]
-        return begun
-
-    def _beginning(self) -> tuple[Move, ...]:
         room = dict(self._room_bytes)
         under_way = Counter[int]()
         bytes_under_way = Counter[int]()
@@ -108,7 +100,10 @@ class MoveSchedule:
             )
             if fits and is_free:
                 _occupy(move, under_way, bytes_under_way)
+                self._take_room(move)
                 begun.append(move)
+        self.running |= {move.topic_partition: move for move in begun}
+        self._waiting = [move for move in self._waiting if move.topic_partition not in self.running]
         return tuple(begun)
 
     def end(self, topic_partitions: Iterable[TopicPartition]) -> None:
