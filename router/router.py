@@ -243,6 +243,8 @@ class Router:
         restraint: Restraint | None = None
         if remaining_bytes is None and self.config.safe_streams and mixed.names:
             mixed, restraint = self._keep_safe(mixed, context, known, previous)
+            if previous is not None and not _reaches_all(previous, known.candidates.sets):
+                previous = None  # while brokers are even, it would keep a partition from its least for ever
         decision = self._decision(known, mixed, restraint, context.horizon_bytes, num_partitions)
         if not mixed.names:
             return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
@@ -450,6 +452,11 @@ def _check(num_partitions: int, remaining_bytes: int | None, stored_ratio: float
         raise ValueError(f"remaining_bytes is {remaining_bytes}, it has to be at least 0, or None")
     if not 0 < stored_ratio < math.inf:
         raise ValueError(f"stored_ratio is {stored_ratio}, it has to be finite and above 0")
+
+
+def _reaches_all(route: Route, sets: Sequence[ReplicaSet]) -> bool:
+    """Whether each partition of these gets something."""
+    return all(number in route.shares for each in sets for number in each.partitions)
 
 
 def _is_even(route: Route) -> bool:

@@ -163,6 +163,15 @@ def test_shares_that_are_even_but_for_rounding_are_no_levelling() -> None:
     assert shares(again) == pytest.approx([0.2] * 5)
 
 
+def test_a_partition_whose_broker_was_away_gets_its_part_of_a_stream_again() -> None:
+    layout = {"t": [(1, 2, 3), (2, 3, 1), (3, 1, 2)]}  # all alike, so that no disk tells them apart
+    away = make_snapshot([300] * 3, 1000, topics=layout, leaderless={("t", 0)})
+    before = followed(route(Router(), away))
+    assert 0 not in before.shares
+    back = make_snapshot([300] * 3, 1000, topics=layout)
+    assert shares(route(Router(), back, previous=before)) == pytest.approx([1 / 3] * 3)
+
+
 def test_even_disks_say_nothing_to_weights_and_to_other_goals() -> None:
     snapshot = make_snapshot([10, 10], 1000, topics={"t": [(1,), (2,)]}, stored_bytes={("t", 0): 10})
     router = Router()
