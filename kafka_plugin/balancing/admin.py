@@ -39,6 +39,7 @@ __all__ = ["BalanceAdmin", "Reassignment", "SettingChange"]
 
 _REQUEST_TIMEOUT_S = 5.0
 _TOPICS_A_REQUEST = 500
+_SET_ON_THE_TOPIC = 1  # DescribeConfigsResponse: DYNAMIC_TOPIC_CONFIG
 _REFUSALS = (ClusterAuthorizationFailedError, TopicAuthorizationFailedError)
 
 
@@ -163,6 +164,15 @@ class BalanceAdmin:
         except _TopicGone:
             return {}
         return {config.name: config.value for config in found.configs if config.value}
+
+    def own_settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        """What is set on a topic itself, though it may be empty."""
+        permission, doing = "DESCRIBE_CONFIGS on the topic", f"reading settings of {_named(topic)}"
+        try:
+            found = self._ask(doing, permission, lambda: self._described(topic, names))
+        except _TopicGone:
+            return {}
+        return {c.name: c.value or "" for c in found.configs if c.config_source == _SET_ON_THE_TOPIC}
 
     def broker_ids(self) -> list[int]:
         """All brokers that the cluster knows."""

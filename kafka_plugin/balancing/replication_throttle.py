@@ -12,7 +12,7 @@ rate can only be taken off by its own broker, so that of a dead one is left for 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenload.kafka_plugin.balancing.admin import BalanceAdmin, SettingChange
@@ -27,6 +27,7 @@ _LEADERS = "leader.replication.throttled.replicas"
 _FOLLOWERS = "follower.replication.throttled.replicas"
 _LISTS = (_LEADERS, _FOLLOWERS)
 _POLL_S = 0.05
+_KNOWN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,9 @@ def lift_throttle(
                 if name in there
             ],
         )
+        _delete_emptied(
+            admin, topic, {name: lists[name] for name in lists if name not in staying.get(topic, {})}
+        )
     left = {}
     for broker_id, rates in throttle.rates.items():
         try:
@@ -136,6 +140,24 @@ def find_throttles(admin: BalanceAdmin) -> tuple[tuple[FoundThrottle, ...], tupl
     for topic, lists in of_topics.items():
         found += [FoundThrottle(topic, name, value) for name, value in sorted(lists.items())]
     return tuple(found), (*untold, *untold_topics)
+
+
+def _delete_emptied(admin: BalanceAdmin, topic: str, lists: Mapping[str, Sequence[str]]) -> None:
+    """Lists in which nothing is left: whoever takes out the last entry leaves an empty one, which stays set.
+
+    Who read an older list than there was has taken the last entry out without knowing; and the broker that
+    is asked now may not know yet what was taken out, so it is asked until it does.
+    """
+    deadline_s = time.monotonic() + _KNOWN_S
+    while lists:
+        there = admin.own_settings(topic, list(lists))
+        if time.monotonic() > deadline_s or all(
+            set(entries).isdisjoint(there.get(name, "").split(",")) for name, entries in lists.items()
+        ):
+            emptied = [SettingChange(name=name, operation="DELETE") for name in there if not there[name]]
+            admin.change_settings(topic, emptied)
+            return
+        time.sleep(_POLL_S)
 
 
 def _taken_out(name: str, entries: Sequence[str], value: str, *, is_all: bool) -> SettingChange:

@@ -90,6 +90,9 @@ class Admin:
     def settings(self, of: int | str, names: Sequence[str]) -> dict[str, str]:
         return {name: value for name, value in self.by_name.get(of, {}).items() if name in names}
 
+    def own_settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        return Admin.settings(self, topic, names)
+
     def change_settings(self, of: int | str, changes: Sequence[SettingChange]) -> None:
         there = self.by_name.setdefault(of, {})
         for change in changes:
@@ -183,6 +186,24 @@ def test_a_list_in_which_others_stay_is_never_deleted_whatever_the_broker_knows_
     lift_throttle(behind, done, kept=ThrottleRecord(replicas={"t": {LEADERS: ["1:1"]}}))  # type: ignore[arg-type]
     lift_throttle(behind, done)  # type: ignore[arg-type]
     assert [change.operation for change in changes] == ["SUBTRACT", "DELETE"]
+
+
+def test_an_empty_list_is_deleted_though_brokers_knew_too_late_that_nothing_would_be_left() -> None:
+    class Late(Admin):
+        """Two answers are older than what was changed a moment ago."""
+
+        old = ["0:1,1:1", "0:1,1:1"]  # noqa: RUF012
+
+        def settings(self, of: int | str, names: Sequence[str]) -> dict[str, str]:
+            return {LEADERS: self.old.pop()} if len(self.old) == 2 else super().settings(of, names)
+
+        def own_settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+            return {LEADERS: self.old.pop()} if self.old else super().own_settings(topic, names)
+
+    late = Late()
+    late.by_name = {"t": {LEADERS: "1:1"}}  # 0:1 was taken out before
+    lift_throttle(late, ThrottleRecord(replicas={"t": {LEADERS: ["1:1"]}}))  # type: ignore[arg-type]
+    assert late.by_name == {"t": {}}
 
 
 @pytest.mark.parametrize(("age_s", "may_be"), [(30.0, True), (31.0, False), (-30.0, True), (-31.0, False)])
