@@ -26,7 +26,7 @@ _HOMES = {
     "Batch": ("evenload.ray_trainer.reading.batch", "reader"),
     "Connection": ("evenload.kafka_connection.connection", None),
     "DatasetReader": ("evenload.ray_trainer.reading.reader", "reader"),
-    "NodeAwarePartitioner": ("evenload.kafka_plugin.partitioner", None),
+    "NodeAwarePartitioner": ("evenload.kafka_plugin.partitioner", "measure"),
     "Session": ("evenload.ray_trainer.training.session", "reader"),
     "load_dataset": ("evenload.kafka_plugin.loading.loader", "load"),
     "prepare_model": ("evenload.ray_trainer.training.model", "reader"),

@@ -12,10 +12,11 @@ from typing import Final
 
 # As pyproject.toml has them; where nobody says what was asked for, the first is named.
 EXTRAS_BY_PACKAGE: Final = {
-    "kafka": ("measure", "load", "reader", "train", "collector", "governor"),
-    "numpy": ("measure", "load", "reader", "train", "collector", "governor"),
-    "scipy": ("measure", "load", "collector"),
-    "prometheus_client": ("measure", "load", "collector", "governor"),
+    "aiohttp": ("measure", "load", "reader", "train", "collector", "governor", "local"),
+    "kafka": ("measure", "load", "reader", "train", "collector", "governor", "local"),
+    "numpy": ("measure", "load", "reader", "train", "collector", "governor", "local"),
+    "scipy": ("measure", "load", "collector", "local"),
+    "prometheus_client": ("measure", "load", "collector", "governor", "local"),
     "crc32c": ("load", "reader", "train", "governor"),
     "pyarrow": ("load", "reader", "train", "governor"),
     "stamina": ("load", "reader", "train", "governor"),

@@ -71,7 +71,7 @@ class Connection(BaseModel):
     collector_url: str | None = Field(
         default=None,
         description="A collector service that measures this cluster for many (`evenload collector`), as "
-        "http://host:port. Any of them will do; None: whoever needs measurements makes them.",
+        "http://host:port, or several with commas between them; None: whoever needs measurements makes them.",
     )
     collector_token: BearerToken | None = Field(
         default=None,
@@ -122,16 +122,18 @@ class Connection(BaseModel):
     def _collector_is_reached_by_http(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        parts = urlsplit(value.strip())
-        try:
-            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # of the port
-            is_address = False
         if "@" in value:  # what is before it may be a password, so it isn't quoted
             raise ValueError("it is not http://host:port without a user in it; see collector_token")
-        if not is_address or parts.query or parts.fragment:
-            raise ValueError(f"{value!r} is not http://host:port")
-        return value.strip().rstrip("/")
+        urls = [url.strip() for url in value.split(",")]
+        for url in urls:
+            try:
+                parts = urlsplit(url)
+                is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            except ValueError:  # of the port
+                is_address = False
+            if not is_address or parts.query or parts.fragment:
+                raise ValueError(f"{url!r} is not http://host:port")
+        return ",".join(url.rstrip("/") for url in urls)
 
     @model_validator(mode="after")
     def _weights_have_one_origin(self) -> Self:
@@ -149,7 +151,8 @@ class Connection(BaseModel):
             raise ValueError(f"{', '.join(given)} would be ignored without collector_url")
         if self.collector_token is not None and self.collector_token_path is not None:
             raise ValueError("collector_token and collector_token_path say the same; give one of them")
-        if self.collector_ca_path is not None and urlsplit(self.collector_url or "").scheme != "https":
+        schemes = {urlsplit(url).scheme for url in self.collector_urls}
+        if self.collector_ca_path is not None and "https" not in schemes:
             raise ValueError(
                 f"collector_ca_path would be ignored with {self.collector_url}, which isn't https"
             )
@@ -194,6 +197,11 @@ class Connection(BaseModel):
             raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
         if idle := [name for name in other if name in given]:
             raise ValueError(f"{', '.join(idle)} would be ignored with {self.sasl_mechanism}")
+
+    @property
+    def collector_urls(self) -> list[str]:
+        """Each service that `collector_url` names; none: nobody measures for others."""
+        return self.collector_url.split(",") if self.collector_url is not None else []
 
     def confluent_config(self) -> dict[str, Any]:
         """The same, in the words of librdkafka.

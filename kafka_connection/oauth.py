@@ -33,6 +33,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from evenload.extras import naming_extra
 from evenload.kafka_connection.errors import NoCredentialsError
 from evenload.kafka_connection.secrets import read_secret
 
@@ -184,7 +185,8 @@ class Tokens:
 
     async def _ask(self, url: str) -> bytes:
         # Takes long to load, and most connections have no provider.
-        import aiohttp
+        with naming_extra("measure", "Asking an OpenID provider for a token"):
+            import aiohttp
 
         oauth = self._oauth
         secret = secret_of(oauth.client_secret, oauth.client_secret_path, "client_secret_path")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kafka.cluster import ClusterMetadata
 from kafka.partitioner import Partitioner
@@ -19,9 +19,11 @@ from kafka.partitioner import Partitioner
 from evenload.kafka_connection import Connection, resolve_connection
 from evenload.kafka_plugin.config import ProducerConfig
 from evenload.kafka_plugin.key_partition import java_partition
-from evenload.kafka_plugin.producer_routing import ProducerRouting
+from evenload.kafka_plugin.routing.opening import open_routes
 from evenload.router.config import RouterConfig
-from evenload.telemetry_collector.opening import AnyCollector
+
+if TYPE_CHECKING:
+    from evenload.telemetry_collector.opening import AnyCollector
 
 _TURN_MAX_BYTES = 256 << 10  # there is no clock by which a turn of a slow producer would end
 _QUEUED_S = 30.0  # kafka-python's queue has no bound; a record counts as stored then, seen there or not
@@ -30,14 +32,14 @@ _QUEUED_S = 30.0  # kafka-python's queue has no bound; a record counts as stored
 class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python ships no types
     """Keeps brokers even from within a `kafka.KafkaProducer`. May be called from any thread.
 
-    Its collector runs from the start until `close`.
+    Its routes, or its collector, are looked after from the start until `close`.
 
     Args:
         connection: The cluster, or some of its brokers as host:port,host:port; None: as
             `resolve_connection` finds it.
         config: How partitions are chosen.
-        router_config: What to level by.
-        collector: One that runs already, to be shared and left running.
+        router_config: What to level by, where no service decides.
+        collector: One that runs already, to be shared and left running: shares are then decided here by it.
     """
 
     def __init__(
@@ -52,16 +54,18 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         short_bytes = min(config.batch_bytes, _TURN_MAX_BYTES)
         self._config = config.model_copy(update={"batch_bytes": short_bytes})
         self._latest = threading.local()  # the record that a thread asked about last
+        self._cluster: ClusterMetadata | None = None
         if not isinstance(connection, Connection):
             connection = resolve_connection(connection)
-        self._routing = ProducerRouting(
+        self._routes = open_routes(
             connection,
             self._config,
-            router_config or RouterConfig(),
-            collector,
+            router_config=router_config,
+            collector=collector,
             queued_s=_QUEUED_S,
             # kafka-python takes a partition that it doesn't know yet, and asks brokers about it.
             count_partitions=lambda _, num_measured: num_measured,
+            ask_cluster_id=lambda: None if self._cluster is None else self._cluster.cluster_id,
         )
 
     def partition(
@@ -78,12 +82,13 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
         Raises:
             ValueError: The client does not know the topic.
         """
+        self._cluster = cluster
         partitions = cluster.partitions_for_topic(topic)
         if not partitions:
             raise ValueError(f"topic {topic!r} is not in the cluster's metadata")
         if serialized_key is not None and not self._config.spread_keys:
             return java_partition(serialized_key, len(partitions))
-        routing = self._routing.find(topic) or self._routing.add(topic, len(partitions))
+        routing = self._routes.find(topic) or self._routes.add(topic, len(partitions))
         size_bytes = len(serialized_value or b"") + len(serialized_key or b"")
         routing.sample(1, size_bytes)
         partition = routing.partition_for(size_bytes)
@@ -97,23 +102,23 @@ class NodeAwarePartitioner(Partitioner):  # type: ignore[misc]  # kafka-python s
 
         It does so where a record would begin a batch, which may be for each.
         """
-        routing = self._routing.find(topic)
+        routing = self._routes.find(topic)
         if routing is not None:
             routing.give_back(prev_partition, self._latest.size_bytes)
             routing.own_bytes.add_acknowledged(prev_partition, -self._latest.size_bytes)
 
     def expect(self, topic: str, size_bytes: int) -> None:
         """As `BalancedProducer.expect`."""
-        self._routing.expect(topic, size_bytes)
+        self._routes.expect(topic, size_bytes)
 
     @property
     def num_fallbacks(self) -> int:
         """How often shares were even because nothing fresh was known."""
-        return self._routing.num_fallbacks
+        return self._routes.num_fallbacks
 
     def close(self) -> None:
         """End the collector; afterwards shares go stale and then even. May be called twice."""
-        self._routing.close()
+        self._routes.close()
 
     def __enter__(self) -> Self:
         return self

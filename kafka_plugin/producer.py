@@ -5,44 +5,54 @@
         producer.produce("clicks", b"...", on_delivery=report)
 
 It is that class, with few methods changed. `produce` and `produce_batch` choose the partition, as that client
-calls nobody to do so: an explicit partition is kept, a record with a key goes where the Java client would put
-it, all others go where the router says, in turns of some milliseconds. And no record is lost silently: the
-first record of a topic waits until all its leaders answer, and a delivery report without error but without
-offset (a record that confluent-kafka 2.16 has lost on a new topic) reaches the caller as an error.
+calls nobody to do so: an explicit partition is kept, a record with a key goes where the Java client would
+put it, all others go by the topic's shares, in turns of some milliseconds. And no record is lost silently:
+records of a topic wait in a queue until all its leaders answer, and a delivery report without error but
+without offset (a record that confluent-kafka 2.16 has lost on a new topic) reaches the caller as an error.
 
 That client takes half a microsecond for a small record, so whatever is done here for each record is seen
 (benchmarks/write/). Hence the size of `produce`, which calls as little as can be.
 
-Read next: topic_turns.py (whose turn it is), delivery_reports.py (what became of a record), batch_portions.py
-(how a batch is cut).
+Read next: producing/topic_turns.py (whose turn it is), producing/waiting.py (topics that aren't open),
+producing/delivery_reports.py (what became of a record), routing/ (where shares come from).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from evenload.kafka_connection import Connection, KafkaConnectionError
+from evenload.extras import naming_extra
+from evenload.kafka_connection import Connection
 from evenload.kafka_connection.environment import with_telemetry
-from evenload.kafka_plugin.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
 from evenload.kafka_plugin.config import ProducerConfig
-from evenload.kafka_plugin.delivery_reports import DeliveryCallback, TopicReports, explained
-from evenload.kafka_plugin.errors import PluginConfigError, TopicError
-from evenload.kafka_plugin.producer_routing import ProducerRouting
-from evenload.kafka_plugin.producer_settings import connection_of, full_batch_bytes, needs_latency, turn_s
-from evenload.kafka_plugin.topic_turns import TopicTurns
-from evenload.kafka_plugin.topics import wait_for_leaders
+from evenload.kafka_plugin.errors import PluginConfigError
+from evenload.kafka_plugin.producing.batch_portions import REFUSED, UNASSIGNED, Portion, portions_of, size_of
+from evenload.kafka_plugin.producing.delivery_reports import DeliveryCallback, TopicReports, explained
+from evenload.kafka_plugin.producing.opening import Described, TopicOpener
+from evenload.kafka_plugin.producing.settings import (
+    connection_of,
+    full_batch_bytes,
+    needs_latency,
+    queue_limits,
+    turn_s,
+)
+from evenload.kafka_plugin.producing.topic_turns import TopicTurns
+from evenload.kafka_plugin.producing.waiting import UnopenedTopics, WaitingRecord
+from evenload.kafka_plugin.routing.opening import open_routes
 from evenload.router.config import RouterConfig
-from evenload.telemetry_collector.opening import AnyCollector
-from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
+
+if TYPE_CHECKING:
+    from evenload.telemetry_collector.opening import AnyCollector
+    from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
 
 _log = logging.getLogger(__name__)
 _client_log = logging.getLogger("evenload.kafka_plugin.librdkafka")
@@ -52,17 +62,21 @@ _STATISTICS_AGE_MAX_S = 30.0
 _MEASURABLE_BYTES = 1 << 20
 _JAVA_PARTITIONER = "murmur2_random"
 _TRUE = ("true", "t", "1")  # as librdkafka spells it
+_SERVED_S = 0.05  # how long a flush serves the client before it looks whether topics are open
+_ASK_ID_S = 2.0
 
 # Bound once: `super()` costs a tenth of a microsecond.
 _produce, _produce_batch = Producer.produce, Producer.produce_batch
-_flush, _close = Producer.flush, Producer.close
+_flush, _close, _poll, _len = Producer.flush, Producer.close, Producer.poll, Producer.__len__
 _now_s = time.monotonic
 
 
 class BalancedProducer(Producer):
     """Sends like `confluent_kafka.Producer`, evenly over brokers. Thread-safe as that is.
 
-    A collector measures the brokers in the background until `close` (or the end of `with`).
+    Nothing waits for a broker but `flush`, `close` and the end of a transaction. Shares come from the
+    collector service that the connection names; without one, a collector of its own measures the brokers in
+    the background until `close` (or the end of `with`), which takes the extra `measure`.
 
     Args:
         settings: Of `confluent_kafka.Producer`. `acks=all` and idempotence are set unless you set one of
@@ -70,12 +84,13 @@ class BalancedProducer(Producer):
         connection: How the collector reaches the cluster; None: as `settings` say, with the collector service
             or the weights that the environment names.
         config: How partitions are chosen.
-        router_config: What to level by.
-        collector: One that runs already, to be shared and left running.
+        router_config: What to level by, where no service decides.
+        collector: One that runs already, to be shared and left running: shares are then decided here by it.
         logger: As `confluent_kafka.Producer` takes it: gets the client's own log lines.
 
     Raises:
-        PluginConfigError: A setting would hide lost records, or can't be used by the collector.
+        PluginConfigError: A setting would hide lost records or be ignored, or the collector can't use it.
+        ModuleNotFoundError: There is neither a service nor a collector, nor the extra `measure`.
         ValueError: EVENLOAD_COLLECTOR_URL is not http://host:port.
     """
 
@@ -100,11 +115,10 @@ class BalancedProducer(Producer):
         own.setdefault("logger", logger or _client_log)
         self._connection = connection or with_telemetry(connection_of(own))
         self._config = config or ProducerConfig()
-        router_config = router_config or RouterConfig()
         statistics = None
         is_measuring = collector is None and self._connection.collector_url is None
-        if is_measuring and needs_latency(self._config, router_config):
-            statistics = ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S)
+        if is_measuring and needs_latency(self._config, router_config or RouterConfig()):
+            statistics = _client_statistics()
         elif self._config.is_latency_measured:
             _log.warning(
                 "is_latency_measured has no effect: the collector is shared, and not told by clients"
@@ -113,18 +127,27 @@ class BalancedProducer(Producer):
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
         self._spreads_keys = self._config.spread_keys
-        self._opening = threading.Lock()
         self._topics: dict[str, TopicTurns] = {}
         self._transmitted = (0, 0)
+        self._opener = TopicOpener(own, self._describe, patience_s=self._config.new_topic_timeout_s)
+        self._unopened = UnopenedTopics(
+            self._topics,
+            open_topic=self._try_to_open,
+            send=self._send_waiting,
+            reports=self._make_reports(),
+            limits=queue_limits(own),
+        )
+        self._hold = self._unopened.hold
         super().__init__(own)
         self._turn_s, self._full_batch_bytes = turn_s(own), full_batch_bytes(own)
-        self._routing = ProducerRouting(
+        self._routes = open_routes(
             self._connection,
             self._config,
-            router_config,
-            collector,
+            router_config=router_config,
+            collector=collector,
             statistics=statistics,
             count_partitions=self._count_partitions,
+            ask_cluster_id=self._ask_cluster_id,
         )
 
     def produce(
@@ -138,14 +161,18 @@ class BalancedProducer(Producer):
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        """As `confluent_kafka.Producer.produce`; the first record of a topic may wait until it is ready.
+        """As `confluent_kafka.Producer.produce`. Until a topic can be written, its records wait in a queue.
 
         Raises:
-            BufferError: The client's queue is full; `poll`, and try again.
-            KafkaException: The topic is not there, or the client refuses the record.
+            BufferError: The queue is full; `poll`, and try again.
+            KafkaException: The client refuses the record.
         """
-        turns = self._topics.get(topic) or self._open(topic)
         users = callback or on_delivery
+        turns = self._topics.get(topic)
+        if turns is None:
+            turns = self._hold(topic, value, key, partition, users, timestamp, headers)
+            if turns is None:
+                return
         if partition != UNASSIGNED or (key is not None and not self._spreads_keys):
             report = turns.reports.reporter(users, None)
             _produce(self, topic, value, key, partition, report, report, timestamp, headers)
@@ -164,15 +191,9 @@ class BalancedProducer(Producer):
             turn.take_back(1, size_bytes)
             if not isinstance(error, KafkaException) or not _is_gone(error.args[0]):
                 raise
-            turns.recount()
+            turns.recount(turn.partition)
             turns.next(turn)
-            turn = turns.of_batch(1, size_bytes)
-            report = turns.reports.reporter(users, turn)
-            try:
-                _produce(self, topic, value, key, turn.partition, report, report, timestamp, headers)
-            except BaseException:
-                turn.refuse(1, size_bytes)
-                raise
+            self._send_alone(turns, topic, value, key, None, users, timestamp, headers)
 
     def produce_batch(
         self,
@@ -186,14 +207,17 @@ class BalancedProducer(Producer):
 
         A partition is chosen for as many records at a time as a turn has bytes.
         """
-        turns = self._topics.get(topic) or self._open(topic)
+        users = callback or on_delivery
+        turns = self._topics.get(topic)
+        if turns is None:
+            return sum(self._send_single(topic, message, partition, users) for message in messages)
         portions = portions_of(
             messages,
             partition=partition,
             spread_keys=self._spreads_keys,
-            portion_bytes=turns.routing.route.batch_bytes,
+            portion_bytes=turns.route.route.batch_bytes,
         )
-        return sum(self._send(topic, portion, turns, callback or on_delivery) for portion in portions)
+        return sum(self._send(topic, portion, turns, users) for portion in portions)
 
     def expect(self, topic: str, size_bytes: int) -> None:
         """Say how much this producer will still send to a topic: shares are then decided for all of it.
@@ -205,22 +229,33 @@ class BalancedProducer(Producer):
             topic: Its name.
             size_bytes: Payload, in bytes; about is enough.
         """
-        self._routing.expect(topic, size_bytes)
+        self._routes.expect(topic, size_bytes)
 
     @property
     def num_fallbacks(self) -> int:
         """How often shares were even for want of something better, for any of the router's reasons."""
-        return self._routing.num_fallbacks
+        return self._routes.num_fallbacks
 
     @property
     def num_without_service(self) -> int:
         """How often the collector service was gone or gave nothing usable; each time it went on without."""
-        return self._routing.num_without_service
+        return self._routes.num_without_service
 
     @property
     def num_lost(self) -> int:
         """Records that were acknowledged without an offset; each was reported as an error."""
         return sum(turns.reports.num_lost for turns in list(self._topics.values()))
+
+    def __len__(self) -> int:
+        return _len(self) + self._unopened.num_waiting
+
+    def poll(self, timeout: float = -1) -> int:
+        """As `confluent_kafka.Producer.poll`."""
+        if self._unopened.has_failed:
+            num_reported = self._unopened.report()
+            return num_reported + int(_poll(self, 0))
+        num_events: int = _poll(self, timeout)
+        return num_events
 
     def flush(self, timeout: float = -1) -> int:
         """As `confluent_kafka.Producer.flush`.
@@ -229,9 +264,27 @@ class BalancedProducer(Producer):
             KafkaException: Nothing can be sent any more. Where a permission is missing, it says which. `poll`
                 says it in the client's words: it is called for each record, and a check would cost as much.
         """
+        ends_s = math.inf if timeout < 0 else _now_s() + timeout
         with _explaining():
-            num_left: int = _flush(self, timeout)
-        return num_left
+            left_s = self._serve_until_all_are_open(ends_s)
+            num_left: int = _flush(self, left_s)
+        return num_left + self._unopened.num_waiting
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """As `confluent_kafka.Producer.purge`."""
+        if in_queue:
+            self._unopened.fail_all(KafkaError(KafkaError._PURGE_QUEUE))
+        super().purge(in_queue, in_flight, blocking)
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        """As `confluent_kafka.Producer.commit_transaction`; all records that wait are part of it."""
+        ends_s = math.inf if timeout < 0 else _now_s() + timeout
+        super().commit_transaction(self._serve_until_all_are_open(ends_s))
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        """As `confluent_kafka.Producer.abort_transaction`."""
+        self._unopened.fail_all(KafkaError(KafkaError._PURGE_QUEUE))
+        super().abort_transaction(timeout)
 
     def close(self) -> bool:
         """Send what is queued, and end the collector, whatever comes of the former.
@@ -239,11 +292,14 @@ class BalancedProducer(Producer):
         Raises:
             KafkaException: As `flush`.
         """
-        try:
-            with _explaining():
+        with _explaining():
+            try:
+                self._serve_until_all_are_open(math.inf)
+            finally:
+                # Nobody may ask by the client's handle when that is gone.
+                self._unopened.close()
+                self._routes.close()
                 is_closed: bool = _close(self)
-        finally:
-            self._routing.close()
         return is_closed
 
     def __enter__(self) -> Self:
@@ -278,7 +334,7 @@ class BalancedProducer(Producer):
         sent, payload = (now - then for now, then in zip(transmitted, self._transmitted, strict=True))
         if payload >= _MEASURABLE_BYTES:
             self._transmitted = transmitted
-            self._routing.stored_ratio = min(2.0, max(0.01, sent / payload))
+            self._routes.stored_ratio = min(2.0, max(0.01, sent / payload))
 
     def _send(
         self, topic: str, portion: Portion, turns: TopicTurns, callback: DeliveryCallback | None
@@ -309,19 +365,22 @@ class BalancedProducer(Producer):
                 portion.messages[number][REFUSED] = messages[number][REFUSED]
             if turn is not None:
                 turn.refuse(len(refused), sum(size_of(messages[number]) for number in refused))
-            if any(_is_gone(messages[number][REFUSED]) for number in refused):
-                turns.recount()
+            if turn is not None and any(_is_gone(messages[number][REFUSED]) for number in refused):
+                turns.recount(turn.partition)
         return num_queued
 
     def _send_single(
         self, topic: str, message: dict[str, Any], partition: int | None, callback: DeliveryCallback | None
     ) -> int:
+        """A message of a batch, as `produce` sends it. Returns 1, or 0 where the message says why not."""
+        message.pop(REFUSED, None)  # of an earlier try
+        wanted = partition if message.get("partition") is None else message["partition"]
         try:
             self.produce(
                 topic,
                 message.get("value"),
                 message.get("key"),
-                UNASSIGNED if partition is None else partition,
+                UNASSIGNED if wanted is None else wanted,
                 message.get("callback") or callback,
                 timestamp=message.get("timestamp") or 0,
                 headers=message.get("headers"),
@@ -332,36 +391,83 @@ class BalancedProducer(Producer):
             message[REFUSED] = error.args[0]
         return int(REFUSED not in message)
 
-    def _open(self, topic: str) -> TopicTurns:
-        """Wait until a topic can be written: once, before its first record."""
-        with self._opening:
-            if topic in self._topics:
-                return self._topics[topic]
-            timeout_s = self._config.new_topic_timeout_s
-            num_partitions = self._find_partitions(topic, timeout_s)
+    def _send_alone(
+        self,
+        turns: TopicTurns,
+        topic: str,
+        value: str | bytes | None,
+        key: str | bytes | None,
+        partition: int | None,
+        callback: DeliveryCallback | None,
+        timestamp: int,
+        headers: Any,
+    ) -> None:
+        """Hand one record to the client, in no turn of others; `partition` as a `Destination` has it."""
+        if partition is not None:
+            report = turns.reports.reporter(callback, None)
+            _produce(self, topic, value, key, partition, report, report, timestamp, headers)
+            return
+        size_bytes = len(value or b"") + len(key or b"")
+        while True:
+            turn = turns.of_batch(1, size_bytes)
+            report = turns.reports.reporter(callback, turn)
             try:
-                wait_for_leaders(self._connection, topic, num_partitions, timeout_s=timeout_s)
-            except (TopicError, KafkaConnectionError) as error:
-                # A topic that is not new may have a dead leader for long; its records wait in the client.
-                _log.warning("writing to topic %s all the same: %s", topic, error)
-            self._topics[topic] = TopicTurns(
-                self._routing.add(topic, num_partitions),
-                TopicReports(self._default_callback, has_offsets=self._has_offsets),
-                turn_s=self._turn_s,
-                full_bytes=self._full_batch_bytes,
-                recount=self._routing.recount,
-            )
-            return self._topics[topic]
+                _produce(self, topic, value, key, turn.partition, report, report, timestamp, headers)
+                return
+            except BaseException as error:
+                turn.refuse(1, size_bytes)
+                is_gone = isinstance(error, KafkaException) and _is_gone(error.args[0])
+                if not is_gone or turn.partition == 0:
+                    raise
+                turns.recount(turn.partition)
 
-    def _find_partitions(self, topic: str, timeout_s: float) -> int:
-        deadline_s = time.monotonic() + timeout_s
-        while True:  # asking makes the topic, where brokers are set to do so
-            found = self.list_topics(topic, timeout=timeout_s).topics[topic]
-            if found.error is None and found.partitions:
-                return len(found.partitions)
-            if time.monotonic() > deadline_s:
-                raise KafkaException(explained(found.error or _NO_LEADER, topic))
-            time.sleep(0.05)
+    # Topics that aren't open.
+
+    def _send_waiting(self, turns: TopicTurns, topic: str, record: WaitingRecord) -> None:
+        is_free = record.partition == UNASSIGNED and (record.key is None or self._spreads_keys)
+        self._send_alone(
+            turns,
+            topic,
+            record.value,
+            record.key,
+            None if is_free else record.partition,
+            record.callback,
+            record.sent_ms,
+            record.headers,
+        )
+
+    def _serve_until_all_are_open(self, ends_s: float) -> float:
+        """Call delivery callbacks until no record waits. Returns the seconds left; -1: any number."""
+        while self._unopened.num_waiting and (left_s := ends_s - _now_s()) > 0:
+            self.poll(min(_SERVED_S, left_s))
+        return -1 if ends_s == math.inf else max(0.0, ends_s - _now_s())
+
+    def _try_to_open(self, topic: str) -> TopicTurns | None:
+        num_partitions = self._opener.num_partitions(topic)
+        if num_partitions is None:
+            return None
+        return TopicTurns(
+            self._routes.add(topic, num_partitions),
+            self._make_reports(),
+            turn_s=self._turn_s,
+            full_bytes=self._full_batch_bytes,
+            recount=self._routes.recount,
+        )
+
+    def _make_reports(self) -> TopicReports:
+        return TopicReports(self._default_callback, has_offsets=self._has_offsets)
+
+    def _describe(self, topic: str, timeout_s: float) -> Described:
+        found: Described = self.list_topics(topic, timeout=timeout_s).topics[topic]
+        return found
+
+    def _ask_cluster_id(self) -> str | None:
+        try:
+            cluster_id: str | None = self.cluster_id(timeout=_ASK_ID_S)
+        except KafkaException as error:
+            _log.info("brokers don't say which cluster they are: %s", error)
+            return None
+        return cluster_id
 
     def _count_partitions(self, topic: str, num_measured: int) -> int | None:  # noqa: ARG002 (brokers say it)
         """How many partitions the client knows; asking brokers teaches it those that are new."""
@@ -387,7 +493,10 @@ def _explaining() -> Iterator[None]:
         raise KafkaException(explained(fault)) from error
 
 
-_NO_LEADER = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+def _client_statistics() -> ClientStatisticsSource:
+    with naming_extra("measure", "Measuring brokers' latencies"):
+        from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
+    return ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S)
 
 
 def _is_gone(error: KafkaError) -> bool:

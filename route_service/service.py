@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import threading
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from concurrent.futures import Future
 from typing import NamedTuple, Self
 
 from evenload.route_service.deciding import TopicDeciding
+from evenload.route_service.pace import Pace
 from evenload.route_service.patience_in_thread import PatienceInThread
 from evenload.route_service.route_answer import RouteAnswer, encode_route
 from evenload.route_service.weights_in_force import WeightsInForce
@@ -35,6 +35,7 @@ from evenload.telemetry_collector.weights import Weights
 __all__ = ["DecidedRoute", "RouteService"]
 
 _log = logging.getLogger(__name__)
+_DECIDED_HERE = "decided by this service"
 _EACH_S = 1.0
 _TOPIC_LIFETIME_S = 60.0  # of one that nobody asks for
 _CLOSE_TIMEOUT_S = 0.3  # a service that is stopped ends within a second
@@ -115,7 +116,8 @@ class RouteService:
         self._clock = clock
         self._topics: dict[str, _Topic] = {}  # who was asked for longest ago comes first
         self._versions = itertools.count(1)
-        self._lock = threading.Lock()  # guards which topics there are
+        self._pace = Pace(_ASKED_PER_S)
+        self._lock = threading.Lock()  # guards which topics there are, and the pace
         self._wake = threading.Event()
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._decide_on, name="evenload-routes", daemon=True)
@@ -140,6 +142,7 @@ class RouteService:
         """A topic's route, if it was decided yet, and what is done when it is. It is decided from now on."""
         now_s = self._clock()
         with self._lock:
+            self._pace.count()
             known = self._topics.pop(topic, None)
             if known is None:
                 while len(self._topics) >= self._service.config.topics_max:
@@ -178,7 +181,9 @@ class RouteService:
             if report.topic in reports:
                 reports[report.topic].append(report)
         announced = _Announced(self._service.intents)
-        poll_s = float(max(1, math.ceil(self._service.num_clients / _ASKED_PER_S)))
+        with self._lock:
+            self._pace.look(now_s)
+            poll_s = self._pace.poll_s
         for name, topic in topics.items():
             if self._is_closed.is_set():
                 return
@@ -190,6 +195,11 @@ class RouteService:
                     self._decide(topic, inputs)
                 except Exception:  # noqa: BLE001 - others are decided, and the next round may do better
                     _log.exception("the route of topic %s can't be decided anew and stays as it is", name)
+        self._service.decided = [
+            _shown(each.decided.answer, self._router.put_aside)
+            for each in topics.values()
+            if each.decided is not None
+        ]
 
     def _decide(self, topic: _Topic, inputs: _Inputs) -> None:
         topic.decided_at_s = now_s = self._clock()
@@ -208,6 +218,18 @@ class RouteService:
         topic.inputs = inputs
         if not topic.first.done():
             topic.first.set_result(None)
+
+
+def _shown(answer: RouteAnswer, put_aside: Mapping[str, str]) -> RouteReport:
+    """A decision, as the page shows producers' reports."""
+    return RouteReport(
+        producer=_DECIDED_HERE,
+        topic=answer.topic,
+        shares=dict(enumerate(answer.shares)),
+        reason=answer.reason,
+        notes=answer.notes,
+        put_aside=put_aside,
+    )
 
 
 class _Announced:

@@ -16,7 +16,7 @@ Invariants, checked in tests/property/router/test_route.py:
 4. A route that takes over from another goes on where that one stood: partitions that were ahead wait.
 
 What is given back, as it was not sent after all, is made up for as well
-(tests/unit/kafka_plugin/test_producer_turns.py).
+(tests/unit/kafka_plugin/producing/test_turns.py).
 
 Cost on one core, beside 21 ns for an empty method call: 60 ns within a turn, about 0.7 us where one ends
 (with 3,000 partitions 2 us), which is once in a batch.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 
-from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 from evenload.router.route import Route
 
 NUM_PARTITIONS = 24

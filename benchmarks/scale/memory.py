@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.scale.clusters import STATES, TOPIC, Size, make_cluster, whole_snapshot
-from evenload.kafka_plugin.own_bytes import OwnBytes
-from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing.own_bytes import OwnBytes
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 from evenload.router.route import Route
 from evenload.router.router import Router
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.scale.clusters import REPLICATION, TOPIC, Cluster, Numbers, Size, make_cluster
 from benchmarks.scale.large_optimum import best_levels
-from evenload.kafka_plugin.own_bytes import OwnPart
+from evenload.kafka_plugin.routing.own_bytes import OwnPart
 from evenload.router.config import RouterConfig
 from evenload.router.route import Route
 from evenload.router.router import Router

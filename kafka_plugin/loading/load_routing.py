@@ -4,7 +4,7 @@ Shares follow the measurements and an operator's weights. The load announces the
 so that other loads count them before they are stored. Used by the thread that loads. It never waits, except
 half a second for a slow score function, which is then put aside.
 
-Read next: routing.py, which chooses partitions.
+Read next: topic_routing.py, which chooses partitions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import time
 from typing import Self
 
-from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 from evenload.route_service.patience_in_thread import PatienceInThread
 from evenload.route_service.weights_in_force import WeightsInForce
 from evenload.router.config import RouterConfig

@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from evenload.telemetry_collector.cache import CachedSnapshot
 from evenload.telemetry_collector.collector import Collector
@@ -69,6 +69,7 @@ class CollectorService:
         self.answers = Answers(self.config.encoded_max)
         self.requests: Counter[tuple[str, int]] = Counter()  # by route and status
         self.num_fallbacks = 0  # that producers have reported
+        self.decided: Sequence[RouteReport] = ()  # routes that are decided here, by whoever sets this
         self._clock = clock
         self._weights_file = weights_file
         self._weights = weights_file.latest() if weights_file is not None else None

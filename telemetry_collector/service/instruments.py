@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from evenload.telemetry_collector.export.instruments import MAX_TOPICS, Instrument, Point, Reading
 from evenload.telemetry_collector.service.collector_service import CollectorService
@@ -64,6 +65,14 @@ def service_instruments(service: CollectorService) -> tuple[Instrument, ...]:
             description="Routes that producers report, one for each producer and topic.",
             labels=(),
             read=_single(lambda: len(service.reports)),
+        ),
+        Instrument(
+            name="evenload_decided_routes",
+            unit="1",
+            kind="gauge",
+            description="Topics whose route is decided here for all who write them.",
+            labels=(),
+            read=_single(lambda: len(service.decided)),
         ),
         Instrument(
             name="evenload_even_routes",
@@ -147,7 +156,8 @@ def _announced(service: CollectorService) -> Iterable[tuple[tuple[str, ...], flo
 
 
 def _put_aside(service: CollectorService) -> Iterable[tuple[tuple[str, ...], float]]:
-    routes = Counter(name[:_NAME_MAX_CHARS] for report in service.reports for name in report.put_aside)
+    reports = chain(service.decided, service.reports)
+    routes = Counter(name[:_NAME_MAX_CHARS] for report in reports for name in report.put_aside)
     return (((name,), count) for name, count in routes.most_common(_MAX_FUNCTIONS))
 
 

@@ -7,34 +7,35 @@ a kilobyte), there is what was asked for or a `ServiceUnusableError`, within the
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import secrets
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
-from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.connection import first_reason
-from evenload.kafka_connection.secrets import BearerToken, read_secret
 from evenload.telemetry_collector.errors import ServiceUnusableError
 from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.service.asking import (
+    GOOD,
+    SENTENCE_MAX_CHARS,
+    authorization,
+    refusal,
+    report_bodies,
+    trusted,
+)
 from evenload.telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, SnapshotAnswer, decode_answer
 
 __all__ = ["ServiceRequests", "Tagged"]
 
 _ANSWER_MAX_BYTES = 128 << 20  # 20 times 100,000 partitions
 _ERROR_MAX_BYTES = 4096
-_SENTENCE_MAX_CHARS = 300
 # More than this is decoded in a thread, as the loop would stand still for more than a few milliseconds.
 _LARGE_BYTES = 64 << 10
-_BODY_BYTES = 256 << 10  # a service takes some times that
-_TOKEN: TypeAdapter[SecretStr] = TypeAdapter(BearerToken)
 
 
 class Tagged(NamedTuple):
@@ -45,17 +46,18 @@ class Tagged(NamedTuple):
 
 
 class ServiceRequests:
-    """A client of one service. Used from one asyncio loop; an asynchronous context manager.
+    """A client of one service, and if that fails, of the next. Used from one asyncio loop; an asynchronous
+    context manager.
 
     Args:
-        connection: the service's URL, and what it asks of those who use it.
+        connection: the services' URLs, and what it asks of those who use it.
         timeout_s: how long each request may take as a whole, in seconds.
     """
 
     def __init__(self, connection: Connection, timeout_s: float) -> None:
         assert connection.collector_url is not None
         self._connection = connection
-        self._url = connection.collector_url
+        self._urls = connection.collector_urls  # the first is asked
         self._timeout_s = timeout_s
         self._tls: ssl.SSLContext | None = None
         self._session = aiohttp.ClientSession(
@@ -126,7 +128,7 @@ class ServiceRequests:
             ServiceUnusableError: not all of it was taken.
         """
         failed = None
-        for body in _bodies(reports):
+        for body in report_bodies(reports):
             try:
                 await self._ask("PUT", "/v1/reports", data=body)
             except ServiceUnusableError as error:  # of this part; another may be small enough
@@ -138,57 +140,34 @@ class ServiceRequests:
         # Whoever a redirection named would be sent the token.
         options |= {
             "allow_redirects": False,
-            "headers": {**options.get("headers", {}), **self._authorization()},
+            "headers": {**options.get("headers", {}), **authorization(self._connection)},
         }
         try:
             async with self._session.request(
-                method, self._url + path, ssl=self._trusted(), **options
+                method, self._urls[0] + path, ssl=self._trusted(), **options
             ) as response:
-                if response.status not in (200, 204, 304):
+                if response.status not in GOOD:
                     raise ServiceUnusableError(await _sentence(response))
                 body = await _read(response, _ANSWER_MAX_BYTES)
                 return response.status, body, response.headers.get("ETag")
         except TimeoutError as error:
+            self._ask_another()
             raise ServiceUnusableError(f"no answer within {self._timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
+            self._ask_another()
             raise ServiceUnusableError(_why(error)) from error
 
-    def _authorization(self) -> dict[str, str]:
-        """The header with the token; from a file anew each time, as it is replaced while we run."""
-        path = self._connection.collector_token_path
-        try:
-            token = _TOKEN.validate_python(read_secret(path)) if path else self._connection.collector_token
-        except ValueError as error:
-            reason = first_reason(error) if isinstance(error, ValidationError) else str(error)
-            raise ServiceUnusableError(f"there is no token to show it: {reason}") from error
-        return {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+    def _ask_another(self) -> None:
+        """From the next question on; a service that refuses one answers others."""
+        self._urls.append(self._urls.pop(0))
 
     def _trusted(self) -> ssl.SSLContext | bool:
         """Whose certificates are trusted; True: the system's authorities."""
-        path = self._connection.collector_ca_path
-        if path is None:
+        if self._connection.collector_ca_path is None:
             return True
         if self._tls is None:
-            try:
-                self._tls = ssl.create_default_context(cafile=path)
-            except OSError as error:  # of the file, or of what is in it
-                reason = error.strerror or str(error)
-                raise ServiceUnusableError(f"the authorities in {path} can't be read: {reason}") from error
+            self._tls = trusted(self._connection)
         return self._tls
-
-
-def _bodies(reports: Sequence[RouteReport]) -> Iterator[bytes]:
-    """The reports as JSON lists, each about as large as a service takes at least."""
-    said: list[str] = []
-    size_chars = 0
-    for report in reports:
-        said.append(report.model_dump_json())
-        size_chars += len(said[-1])
-        if size_chars > _BODY_BYTES:
-            yield f"[{','.join(said)}]".encode()
-            said, size_chars = [], 0
-    if said:
-        yield f"[{','.join(said)}]".encode()
 
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
@@ -201,25 +180,23 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 
 
 async def _sentence(response: aiohttp.ClientResponse) -> str:
-    """What a service says about its refusal, if it is one of ours."""
     try:
-        said = json.loads(await _read(response, _ERROR_MAX_BYTES))["error"]
-    except (ServiceUnusableError, ValueError, TypeError, LookupError, RecursionError):
-        said = None
-    reason = f"it answered with status {response.status}"
-    return f"{reason}: {said}"[:_SENTENCE_MAX_CHARS] if isinstance(said, str) else reason
+        body = await _read(response, _ERROR_MAX_BYTES)
+    except ServiceUnusableError:  # it is longer than a sentence
+        body = b""
+    return refusal(response.status, body)
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"its host name can't be looked up: {error.os_error.strerror or error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate isn't trusted: {error.certificate_error}"[:_SENTENCE_MAX_CHARS]
+        return f"its certificate isn't trusted: {error.certificate_error}"[:SENTENCE_MAX_CHARS]
     if isinstance(error, aiohttp.ClientConnectorError):
         is_of_tls = isinstance(error.os_error, ssl.SSLError)  # whose numbers aren't the system's
         number = None if is_of_tls else error.os_error.errno
-        return os.strerror(number).lower() if number else str(error.os_error)[:_SENTENCE_MAX_CHARS]
+        return os.strerror(number).lower() if number else str(error.os_error)[:SENTENCE_MAX_CHARS]
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"
     text = " ".join(str(error).split()) or type(error).__name__
-    return f"its answer can't be read: {text}"[:_SENTENCE_MAX_CHARS]
+    return f"its answer can't be read: {text}"[:SENTENCE_MAX_CHARS]

@@ -17,7 +17,9 @@ import sysconfig
 import tarfile
 import uuid
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray._private.runtime_env import packaging
@@ -32,22 +34,24 @@ UV = str(Path(sys.executable).with_name("uv"))
 CONSTRAINTS = str(ROOT / "constraints.txt")
 TIMEOUT_S = 600
 
+StartCollector = Callable[..., Any]
+
 # What a producer is, and what that needs.
 BASE = {
-    *("confluent-kafka", "evenload", "kafka-python", "numpy", "scipy"),
+    *("confluent-kafka", "evenload"),
     *("annotated-types", "pydantic", "pydantic-core", "typing-extensions", "typing-inspection"),
-    *("aiohappyeyeballs", "aiohttp", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "propcache"),
-    "yarl",
 }
 
-# How each public name is used, in this order; `servers`, `name` (of a dataset) and `folder` are there.
+# How each public name is used, in this order; `servers`, `url` (a collector service), `name` (a dataset) and
+# `folder` are there.
 USES = {
     "Connection": "connection = Connection(bootstrap_servers=servers)",
     "load_dataset": """
 assert load_dataset({"x": list(range(64))}, name, connection=connection).num_samples == 64
 """,
     "BalancedProducer": """
-with BalancedProducer({"bootstrap.servers": servers}) as producer:
+described = Connection(bootstrap_servers=servers, collector_url=url)
+with BalancedProducer({"bootstrap.servers": servers}, connection=described) as producer:
     producer.produce(f"{name}-topic", b"value")
     assert producer.flush(60) == 0
 """,
@@ -173,7 +177,7 @@ def test_rays_working_dir_of_a_checkout_has_folders_for_links(sources: Path, tmp
 
 @pytest.mark.parametrize("extra", ["", "measure", "load", "collector", "local"])
 def test_an_extra_is_installed_beside_an_application_and_does_what_it_promises(
-    extra: str, wheel: Path, application: Path, connection: Connection
+    extra: str, wheel: Path, application: Path, connection: Connection, start_collector: StartCollector
 ) -> None:
     environment = application / "environment"
     run(UV, "venv", "--python", sys.executable, environment)
@@ -185,7 +189,8 @@ def test_an_extra_is_installed_beside_an_application_and_does_what_it_promises(
     assert installed >= BASE
     assert (installed == BASE) is (extra == "")
 
-    use_names({None, extra}, environment / "bin" / "python", application, connection)
+    url = start_collector(connection).url
+    use_names({None, extra}, environment / "bin" / "python", application, connection, url)
     if extra == "load":
         servers = ["--bootstrap-servers", connection.bootstrap_servers]
         found = json.loads(run(environment / "bin" / "evenload", "datasets", "--json", *servers))
@@ -219,7 +224,7 @@ def test_what_a_large_extra_would_install(extra: str, wheel: Path, tmp_path: Pat
 
 
 def test_every_public_name_is_used_beside_an_application(
-    wheel: Path, application: Path, connection: Connection
+    wheel: Path, application: Path, connection: Connection, start_collector: StartCollector
 ) -> None:
     assert USES.keys() == set(evenload.__all__)
     environment = application / "environment"
@@ -229,10 +234,13 @@ def test_every_public_name_is_used_beside_an_application(
     (packages / "here.pth").write_text(sysconfig.get_path("purelib"))
     run(UV, "pip", "install", "--python", environment, "--no-deps", wheel)
     extras = {extra for _, extra in evenload._HOMES.values()}
-    use_names(extras, environment / "bin" / "python", application, connection)
+    url = start_collector(connection).url
+    use_names(extras, environment / "bin" / "python", application, connection, url)
 
 
-def use_names(extras: set[str | None], python: Path, application: Path, connection: Connection) -> None:
+def use_names(
+    extras: set[str | None], python: Path, application: Path, connection: Connection, url: str
+) -> None:
     """Run an application that uses the public names that come with extras."""
     names = [name for name in USES if evenload._HOMES[name][1] in extras]
     name = application.name
@@ -242,7 +250,8 @@ def use_names(extras: set[str | None], python: Path, application: Path, connecti
         f"from evenload import {', '.join(names)}",
         "import evenload",
         f"assert evenload.__file__.startswith({str(application)!r})",
-        f"servers, name, folder = {connection.bootstrap_servers!r}, {name!r}, {str(application / 'runs')!r}",
+        f"servers, url, name = {connection.bootstrap_servers!r}, {url!r}, {name!r}",
+        f"folder = {str(application / 'runs')!r}",
         *(USES[each] for each in names),
     ]
     (application / "app.py").write_text("\n".join(program))

@@ -84,7 +84,7 @@ class LivePage:
             service.latest,
             service.collector.statistics,
             self._history,
-            reports=service.reports,
+            reports=[*service.decided, *service.reports],
             intents=service.intents,
             weights=weights,
             explain=partial(self._explain, weights=weights),

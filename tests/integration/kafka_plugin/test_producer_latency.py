@@ -13,7 +13,7 @@ from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_plugin.config import ProducerConfig
 from evenload.kafka_plugin.producer import BalancedProducer
-from evenload.kafka_plugin.producer_settings import needs_latency
+from evenload.kafka_plugin.producing.settings import needs_latency
 from evenload.router.config import RouterConfig
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.snapshot import BrokerSnapshot
@@ -50,7 +50,7 @@ def settings(connection: Connection, told: list[dict[str, Any]]) -> dict[str, An
 
 def _brokers_after_writing(producer: BalancedProducer, topic: str) -> dict[int, BrokerSnapshot]:
     """The brokers in the producer's own snapshot, once all that it writes to have a latency, or none will."""
-    collector = producer._routing._collector
+    collector = producer._routes._collector
     gives_up_at_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < gives_up_at_s:
         for partition in (0, 1):
@@ -106,7 +106,7 @@ def test_without_need_the_client_gathers_no_statistics(
         producer.produce(topic, b"x")
         producer.flush(60)
         producer.poll(0.5)
-        assert "client_statistics" not in producer._routing._collector.statistics.num_answers
+        assert "client_statistics" not in producer._routes._collector.statistics.num_answers
     assert told == []
 
 

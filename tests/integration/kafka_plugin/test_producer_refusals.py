@@ -69,7 +69,7 @@ def test_refused_records_of_a_batch_are_not_counted_as_sent(cluster: LocalCluste
             num_refused += len(left)
             producer.poll(0.05)
         producer.flush(60)
-        routing = producer._routing.find(topic_name)
+        routing = producer._routes.find(topic_name)
         assert num_refused > 0
         assert routing is not None
         assert routing.own_bytes.total_sent == 50 * len(VALUE)

@@ -170,10 +170,14 @@ def test_weights_changed_with_the_token_reach_producers_that_run(
     with_service = connection.model_copy(update={"collector_url": service.url})
     config = ProducerConfig(refresh_s=0.1)
     settings = {"bootstrap.servers": connection.bootstrap_servers}
-    with BalancedProducer(settings, connection=with_service, config=config) as producer:
+    with (
+        RemoteCollector(with_service, topics=[]) as collector,
+        BalancedProducer(settings, connection=with_service, config=config, collector=collector) as producer,
+    ):
         producer.produce(topic, b"x")
+        producer.flush(60)
         _change_weights(service.url, {"goals": {"dataset_spread": 1.0}})
-        goals = producer._routing._router._goals
+        goals = producer._routes._router._goals
         wait_until(lambda: [goal.name for goal in goals.current] == ["dataset_spread"])
     service.end(signal.SIGKILL)
     service.start()

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.kafka_plugin.batch_portions import REFUSED, UNASSIGNED, portions_of, size_of
+from evenload.kafka_plugin.producing.batch_portions import REFUSED, UNASSIGNED, portions_of, size_of
 
 CALLBACK = print
 

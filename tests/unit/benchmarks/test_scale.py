@@ -19,7 +19,7 @@ from benchmarks.scale.large_optimum import best_levels
 from benchmarks.scale.memory import measure_memory
 from benchmarks.scale.report import Result, document, draw, passes, tables
 from benchmarks.scale.simulation import Load, Simulated, Simulation, simulate
-from evenload.kafka_plugin.own_bytes import OwnPart
+from evenload.kafka_plugin.routing.own_bytes import OwnPart
 
 SMALL = Size(num_brokers=20, num_partitions=60, num_all_partitions=300)
 LOAD = Load(num_producers=6, num_periods=3, period_fraction=0.05, turns_per_s=600)

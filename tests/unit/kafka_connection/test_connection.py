@@ -109,6 +109,7 @@ def test_an_address_without_host_or_port_is_refused(address: str) -> None:
         ({"capacity_bytes_by_broker": {1: 0}}, "broker 1 has a capacity of 0 bytes"),
         ({"collector_url": "ftp://host:1"}, "'ftp://host:1' is not http://host:port"),
         ({"collector_url": "http://host:99999"}, "is not http://host:port"),
+        ({"collector_url": "http://a:1,,http://b:2"}, "'' is not http://host:port"),
         ({"collector_url": "http://host:1", "weights_path": "/w"}, "weights_path /w would be ignored"),
         (
             {"collector_url": "http://host:1", "without_collector": "sample"},

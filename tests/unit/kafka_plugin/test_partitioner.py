@@ -41,7 +41,7 @@ def test_a_record_that_is_asked_about_again_for_a_new_batch_counts_once() -> Non
             first = partitioner.partition("t", None, None, None, b"x" * 500, known)
             partitioner.on_new_batch("t", known, first)
             sent[partitioner.partition("t", None, None, None, b"x" * 500, known)] += 500
-        routing = partitioner._routing.find("t")
+        routing = partitioner._routes.find("t")
         assert routing is not None
         assert [routing.own_bytes.sent(number) for number in range(3)] == sent
         assert max(sent) - min(sent) <= 1000

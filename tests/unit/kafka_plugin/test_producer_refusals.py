@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin import producer as producer_module
@@ -26,7 +26,7 @@ def producer() -> Iterator[BalancedProducer]:
     config = ProducerConfig(new_topic_timeout_s=0.01)
     made = BalancedProducer({"bootstrap.servers": ADDRESS}, collector=collector, config=config)
     yield made
-    made._routing.close()
+    made._routes.close()
 
 
 def _raising(error: BaseException, cause: BaseException | None = None) -> Callable[..., Any]:
@@ -75,8 +75,12 @@ def test_a_topic_that_may_not_be_written_is_refused_with_the_permission(
         topics = {"secret": Refused}  # noqa: RUF012
 
     monkeypatch.setattr(BalancedProducer, "list_topics", lambda *_, **__: Found)
-    with pytest.raises(KafkaException, match="to topic 'secret': it needs WRITE on the topic"):
-        producer.produce("secret", b"x")
+    told: list[tuple[KafkaError, Message]] = []
+    producer.produce("secret", b"x", "k", on_delivery=lambda *report: told.append(report))
+    assert producer.flush(60) == 0
+    ((error, message),) = told
+    assert "to topic 'secret': it needs WRITE on the topic" in error.str()
+    assert (message.topic(), message.key(), message.value()) == ("secret", b"k", b"x")
 
 
 def test_the_collector_ends_though_the_client_does_not_end_well(monkeypatch: pytest.MonkeyPatch) -> None:

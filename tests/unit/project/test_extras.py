@@ -33,12 +33,17 @@ PACKAGE_OF = {
 PARTS = {
     "": (
         "evenload.kafka_connection",
-        "evenload.kafka_connection.clients",
         "evenload.kafka_plugin.producer",
+        "evenload.kafka_plugin.routing.followed_routes",
+        "evenload.route_service.client",
+    ),
+    "measure": (
         "evenload.kafka_plugin.partitioner",
+        "evenload.kafka_plugin.routing.*",
+        "evenload.router.*",
+        "evenload.telemetry_collector.collector",
         "evenload.telemetry_collector.service.client",
     ),
-    "measure": ("evenload.router.*", "evenload.telemetry_collector.collector"),
     "load": ("evenload.cli.*", "evenload.kafka_plugin.*", "evenload.dataset_catalog.*"),
     "reader": ("evenload.ray_trainer.reading.*", "evenload.ray_trainer.training.session"),
     "train": ("evenload.cli.*", "evenload.ray_trainer.*"),

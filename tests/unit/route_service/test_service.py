@@ -30,7 +30,6 @@ class Known:
     weights: Weights | None = None
     reports: list[RouteReport] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
-    num_clients: int = 1
     config: ServiceConfig = field(default_factory=lambda: ServiceConfig(topics_max=3))
 
     def measure(self, *used_mib: int) -> None:

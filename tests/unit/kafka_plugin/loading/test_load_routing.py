@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenload.kafka_plugin.loading.load_routing import LoadRouting
-from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 from evenload.router.router import Router
 from evenload.telemetry_collector.cache import SnapshotCache
 

@@ -72,6 +72,20 @@ def test_a_client_shows_the_token_of_its_connection_and_tells_what_it_may(wait_u
         assert not service.service.intents  # its last words are heard too
 
 
+def test_of_two_services_the_other_is_asked_when_one_is_gone(wait_until: WaitUntil) -> None:
+    with FakeService(_cluster()) as first, FakeService(_cluster()) as second:
+        url = f"{first.url}, {second.url}/"
+        connection = Connection(bootstrap_servers="127.0.0.1:1", collector_url=url)
+        assert connection.collector_urls == [first.url, second.url]
+        with RemoteCollector(connection, OFTEN, ["t"], make_sources=_cluster().sources) as collector:
+            collector.snapshot()
+            assert (first.num_requests > 0, second.num_requests) == (True, 0)
+            first.misbehave = FakeService.hang_up
+            wait_until(lambda: second.num_requests > 2)
+            collector.snapshot(max_age_s=0.0)
+            assert collector.num_without_service == 0
+
+
 def test_who_may_only_read_tells_nothing_and_is_told_why(wait_until: WaitUntil) -> None:
     with (
         FakeService(_cluster(), ALL_TOKENS) as service,

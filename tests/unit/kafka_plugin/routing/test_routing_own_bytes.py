@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from evenload.kafka_plugin.own_bytes import OwnBytes, OwnPart
-from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing.own_bytes import OwnBytes, OwnPart
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 from evenload.router.config import RouterConfig
 from evenload.router.route import Route
 from evenload.router.router import Router

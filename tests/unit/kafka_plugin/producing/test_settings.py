@@ -10,7 +10,7 @@ import pytest
 from evenload.kafka_plugin.config import ProducerConfig
 from evenload.kafka_plugin.errors import PluginConfigError
 from evenload.kafka_plugin.producer import BalancedProducer
-from evenload.kafka_plugin.producer_settings import connection_of, turn_s
+from evenload.kafka_plugin.producing.settings import connection_of, turn_s
 from evenload.telemetry_collector.collector import Collector
 
 SASL = {"sasl.mechanism": "scram-sha-256", "sasl.username": "me", "sasl.password": "hush"}
@@ -117,10 +117,10 @@ def test_a_slow_producer_learns_too_how_much_less_is_stored_than_sent() -> None:
     settings: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "compression.type": "zstd"}
     with BalancedProducer(settings, collector=Collector(connection_of(settings))) as producer:
         for so_far in range(200_000, 1_200_000, 200_000):  # a statistics interval each
-            assert producer._routing.stored_ratio is None
+            assert producer._routes.stored_ratio is None
             producer._learn_ratio({"tx_bytes": so_far // 2, "txmsg_bytes": so_far})
         producer._learn_ratio({"tx_bytes": 600_000, "txmsg_bytes": 1_200_000})
-        assert producer._routing.stored_ratio == 0.5
+        assert producer._routes.stored_ratio == 0.5
 
 
 def test_a_record_of_a_batch_may_say_that_its_time_is_now() -> None:

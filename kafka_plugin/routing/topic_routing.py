@@ -1,24 +1,20 @@
-"""Which partition the next record of a topic goes to: the router's decision, kept fresh while bytes are sent.
+"""Deciding the shares of one topic by what is measured, while bytes are sent to it.
 
 The router is pure; this gives it what it asks for. It is told the collector's latest snapshot and the bytes
 that this producer has sent and the snapshot can't know yet: all that was sent, less what had been
 acknowledged when the snapshot was taken. Without that, the broker that was emptiest at the last measurement
 would be flooded until the next.
 
-`partition_for` never waits and never fails for lack of telemetry: with no fresh snapshot the router falls
-back to even shares, which is counted.
+With no fresh snapshot the router falls back to even shares, which is counted.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
-from evenload.kafka_plugin.own_bytes import OwnBytes, OwnPart
+from evenload.kafka_plugin.routing.own_bytes import OwnPart
+from evenload.kafka_plugin.routing.topic_route import PartitionCounter, TopicRoute
 from evenload.router.route import Route
 from evenload.router.router import Router
 from evenload.router.scoring import Willingness
@@ -26,31 +22,17 @@ from evenload.telemetry_collector.cache import SnapshotCache
 from evenload.telemetry_collector.reports import RouteReport
 from evenload.telemetry_collector.snapshot import ClusterSnapshot, TopicPartition
 
-_log = logging.getLogger(__name__)
 _MEASURABLE_BYTES = 4 << 20
-_RECORD_OVERHEAD_BYTES = 10  # a record's own fields in a batch of many (magic 2): 7 to 12
-_FIGURES = re.compile(r"\d+(\.\d+)?(%| [KMGT]?i?B\b)")
-_SAID_MAX = 100
 
 
-PartitionCounter = Callable[[str, int], int | None]
-
-
-class TopicRouting:
-    """Chooses partitions of one topic.
-
-    `partition_for` and `recount` may be called from any thread; `refresh` from one at a time.
+class TopicRouting(TopicRoute):
+    """A topic's route, and what decides it. `refresh` is for one thread at a time.
 
     Args:
-        topic: Its name.
-        num_partitions: How many the client knows.
+        topic: As `TopicRoute` takes it, and so on.
         router: Decides the shares.
         cache: Where snapshots come from; None for even shares by bytes, whatever is known (round robin).
-        batch_bytes: About how many bytes go to one partition in turn.
         is_shared: Whether others may write to the topic at the same time.
-        queued_s: As `OwnBytes` takes it.
-        count_partitions: Told topic and number when a snapshot has another number of partitions; answers how
-            many the client knows by now, or None when that can't be said. Without it the first number stays.
     """
 
     def __init__(
@@ -65,71 +47,20 @@ class TopicRouting:
         queued_s: float = 0.0,
         count_partitions: PartitionCounter | None = None,
     ) -> None:
-        self.topic = topic
-        self.num_partitions = num_partitions
-        self.own_bytes = OwnBytes(queued_s)
+        super().__init__(
+            topic,
+            num_partitions,
+            batch_bytes=batch_bytes,
+            queued_s=queued_s,
+            count_partitions=count_partitions,
+        )
         self._is_shared = is_shared
-        self.num_fallbacks = 0
         self.is_part_unknown = False  # no measurement has shown yet what of a shared topic is ours
         self._router = router
         self._cache = cache
-        self._count_partitions = count_partitions
         self._stored_ratio: float | None = None
         self._earlier: dict[int, float] = {}  # stored bytes by partition, from before this producer
         self._own_part = OwnPart()
-        self._sampled_records = self._sampled_bytes = 0
-        self._batch_bytes = batch_bytes
-        self._said: set[str] = set()
-        self._swapping = threading.Lock()
-        self._route = self._even()
-
-    @property
-    def route(self) -> Route:
-        """The shares in use."""
-        return self._route
-
-    def partition_for(self, size_bytes: int) -> int:
-        """Where a record of that size goes; it counts as sent."""
-        partition = self._route.partition_for(size_bytes)
-        self.own_bytes.add_sent(partition, size_bytes)
-        return partition
-
-    def sample(self, num_records: int, size_bytes: int) -> None:
-        """Records that went here had this payload: of small ones, more is stored than that."""
-        self._sampled_records += num_records
-        self._sampled_bytes += size_bytes
-
-    @property
-    def overhead_ratio(self) -> float:
-        """Stored bytes for each byte of payload, going by the records that were sampled."""
-        return 1 + _RECORD_OVERHEAD_BYTES * self._sampled_records / max(1, self._sampled_bytes)
-
-    def recount(self, num_partitions: int) -> None:
-        """Use only so many partitions from now on, without deciding anew: the client refuses others."""
-        with self._swapping:
-            self.num_partitions = num_partitions
-            self._route = self._restricted(self._route)
-
-    def _restricted(self, route: Route) -> Route:
-        """The same shares over those of the partitions that the client knows."""
-        shares = {p: share for p, share in route.shares.items() if p < self.num_partitions}
-        if len(shares) == len(route.shares):
-            return route
-        if not sum(shares.values()):
-            return self._even()
-        return Route(shares, batch_bytes=self._batch_bytes, reason=route.reason, notes=route.notes)
-
-    def _even(self) -> Route:
-        return Route(dict.fromkeys(range(self.num_partitions), 1.0), batch_bytes=self._batch_bytes)
-
-    def give_back(self, partition: int, size_bytes: int) -> None:
-        """So much of what `partition_for` was asked for did not go there after all; if negative, more did.
-
-        Its next turn comes the sooner. Otherwise each refusal would cost a partition part of its turn, and
-        with a queue that is always full, shares would drift apart by whatever turns were lost.
-        """
-        self.own_bytes.add_lost(partition, size_bytes)
-        self._route.give_back(partition, size_bytes)
 
     def refresh(self, remaining_bytes: int | None, *, expected_ratio: float = 1.0) -> Route:
         """Decide the shares anew.
@@ -143,7 +74,7 @@ class TopicRouting:
         cached = self._cache.latest()
         snapshot = cached.snapshot if cached is not None and not cached.is_stale else None
         previous: Route | None = self._route
-        if snapshot is not None and self._is_recounted(len(snapshot.topics.get(self.topic, ()))):
+        if snapshot is not None and self.is_recounted(len(snapshot.topics.get(self.topic, ()))):
             previous = None  # it would be followed further while brokers are even: without the new partitions
         ratio = self.stored_ratio or expected_ratio
         own_bytes, is_least = {}, False
@@ -170,11 +101,7 @@ class TopicRouting:
             previous=previous,
             stored_ratio=ratio,
         )
-        self.num_fallbacks += route.is_fallback
-        self._say(route.notes)
-        with self._swapping:  # the client may have refused a partition while shares were being decided
-            self._route = self._restricted(route)
-        return self._route
+        return self.follow(route)
 
     def _remaining_of_all(
         self, remaining_bytes: int, grown_bytes: float, measured_at_s: float, ratio: float
@@ -183,29 +110,19 @@ class TopicRouting:
         self._own_part.add(measured_at_s, self.own_bytes.sent_before(measured_at_s), grown_bytes)
         return self._own_part.of_all(remaining_bytes, self.own_bytes.total_sent, stored_ratio=ratio)
 
-    def _say(self, notes: tuple[str, ...]) -> None:
-        """Log what routing can't level and what would help: each once, whatever its figures are by then."""
-        for note in notes:
-            subject = _FIGURES.sub("", note)
-            if subject not in self._said and len(self._said) < _SAID_MAX:
-                self._said.add(subject)
-                _log.warning("topic %s: %s", self.topic, note)
-
     def report(self, producer: str, remaining_bytes: int | None) -> RouteReport:
-        """How this topic's records are routed at the moment, and why, for whoever wants to see it."""
-        route, asked = self._route, self._ask_why()
-        return RouteReport(
-            producer=producer,
-            topic=self.topic,
-            shares=route.shares,
-            reason=route.reason,
-            notes=route.notes,
-            put_aside=asked.put_aside,
-            willingness=asked.by_broker,
-            scores=asked.scores,
-            sent_bytes=max(0, self.own_bytes.total_sent),
-            remaining_bytes=remaining_bytes,
-            num_fallbacks=self.num_fallbacks,
+        """As `TopicRoute`, and why: what score functions say."""
+        asked = self._ask_why()
+        return (
+            super()
+            .report(producer, remaining_bytes)
+            .model_copy(
+                update={
+                    "put_aside": asked.put_aside,
+                    "willingness": asked.by_broker,
+                    "scores": asked.scores,
+                }
+            )
         )
 
     def _ask_why(self) -> Willingness:
@@ -230,16 +147,6 @@ class TopicRouting:
             for broker_id in placed.replica_ids if placed is not None else ():
                 by_broker[broker_id] = by_broker.get(broker_id, 0.0) + share * stored
         return {broker_id: int(size_bytes) for broker_id, size_bytes in by_broker.items()}
-
-    def _is_recounted(self, num_measured: int) -> bool:
-        """Whether partitions were added, or the topic was deleted and made again with fewer.
-
-        The snapshot can know that minutes before the client, which refuses partitions that it doesn't know.
-        """
-        before = self.num_partitions
-        if self._count_partitions is not None and num_measured not in (0, before):
-            self.num_partitions = self._count_partitions(self.topic, num_measured) or before
-        return self.num_partitions != before
 
     def _grown_bytes(self, snapshot: ClusterSnapshot, ratio: float) -> dict[int, float]:
         """Stored bytes by partition that came to the topic, by whoever's hand, since this producer came."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from evenload.kafka_plugin.delivery_reports import TopicReports
-from evenload.kafka_plugin.routing import TopicRouting
-from evenload.kafka_plugin.topic_turns import TopicTurns, whole_batches
-from evenload.kafka_plugin.turns import Turn
+from evenload.kafka_plugin.producing.delivery_reports import TopicReports
+from evenload.kafka_plugin.producing.topic_turns import TopicTurns, whole_batches
+from evenload.kafka_plugin.producing.turn import Turn
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 from evenload.router.route import Route
 
 TURN_S = 10.0

@@ -17,7 +17,7 @@ from types import MethodType
 from confluent_kafka import KafkaError, Message
 
 from evenload.kafka_connection.refusals import missing_permission
-from evenload.kafka_plugin.turns import Turn
+from evenload.kafka_plugin.producing.turn import Turn
 
 _log = logging.getLogger(__name__)
 

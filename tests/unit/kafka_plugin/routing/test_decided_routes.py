@@ -12,8 +12,8 @@ import pytest
 
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.config import ProducerConfig
-from evenload.kafka_plugin.producer_routing import ProducerRouting
-from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing.decided_routes import DecidedRoutes
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 from evenload.router.config import RouterConfig
 from evenload.telemetry_collector import CollectorConfig
 from evenload.telemetry_collector.collector import Collector
@@ -54,12 +54,12 @@ def collector() -> Iterator[Hearing]:
 
 
 @pytest.fixture
-def make(collector: Hearing) -> Iterator[Callable[..., ProducerRouting]]:
-    made: list[ProducerRouting] = []
+def make(collector: Hearing) -> Iterator[Callable[..., DecidedRoutes]]:
+    made: list[DecidedRoutes] = []
 
-    def make_one(num_known: int = 2, config: ProducerConfig = CONFIG) -> ProducerRouting:
+    def make_one(num_known: int = 2, config: ProducerConfig = CONFIG) -> DecidedRoutes:
         made.append(
-            ProducerRouting(CONNECTION, config, UNBOUNDED, collector, count_partitions=lambda *_: num_known)
+            DecidedRoutes(CONNECTION, config, UNBOUNDED, collector, count_partitions=lambda *_: num_known)
         )
         return made[-1]
 
@@ -72,14 +72,14 @@ def _deciding() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "evenload-routing"]
 
 
-def test_the_first_record_follows_shares_that_were_decided(make: Callable[..., ProducerRouting]) -> None:
+def test_the_first_record_follows_shares_that_were_decided(make: Callable[..., DecidedRoutes]) -> None:
     routing = make().add("t", 2)
     assert not routing.route.is_fallback
     assert routing.route.shares == {1: 1.0}
 
 
 def test_a_decision_that_takes_long_keeps_no_record_waiting(
-    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., DecidedRoutes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_end, has_begun, has_ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -99,7 +99,7 @@ def test_a_decision_that_takes_long_keeps_no_record_waiting(
 
 
 def test_only_topics_that_get_records_are_decided_anew(
-    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+    make: Callable[..., DecidedRoutes], monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     decided: list[str] = []
     refresh = TopicRouting.refresh
@@ -122,7 +122,7 @@ def test_only_topics_that_get_records_are_decided_anew(
 
 
 def test_a_fault_in_deciding_is_counted_and_the_next_round_may_do_better(
-    make: Callable[..., ProducerRouting],
+    make: Callable[..., DecidedRoutes],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     wait_until: WaitUntil,
@@ -144,13 +144,13 @@ def test_a_fault_in_deciding_is_counted_and_the_next_round_may_do_better(
         return routing.route.shares == {1: 1.0}
 
     wait_until(is_decided)
-    assert producing.num_failed_refreshes == 2
-    said = [r.getMessage() for r in caplog.records if r.name == "evenload.kafka_plugin.producer_routing"]
+    assert producing.num_failed_rounds == 2
+    said = [r.getMessage() for r in caplog.records if r.name == "evenload.kafka_plugin.routing.routes"]
     assert said == ["shares can't be decided anew and stay as they are"]
 
 
 def test_a_topic_that_can_not_be_decided_keeps_no_other_from_it(
-    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., DecidedRoutes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refresh = TopicRouting.refresh
 
@@ -166,7 +166,7 @@ def test_a_topic_that_can_not_be_decided_keeps_no_other_from_it(
     assert second.route.shares == {1: 1.0}
 
 
-def test_what_is_expected_is_counted_from_then_on(make: Callable[..., ProducerRouting]) -> None:
+def test_what_is_expected_is_counted_from_then_on(make: Callable[..., DecidedRoutes]) -> None:
     producing = make()
     producing.expect("t", 100 * MIB)
     routing = producing.add("t", 2)
@@ -177,17 +177,17 @@ def test_what_is_expected_is_counted_from_then_on(make: Callable[..., ProducerRo
 
 
 def test_a_partition_that_the_client_refuses_gets_nothing_from_the_next_record_on(
-    make: Callable[..., ProducerRouting],
+    make: Callable[..., DecidedRoutes],
 ) -> None:
     producing = make(num_known=1, config=CONFIG.model_copy(update={"refresh_s": 60.0}))
     routing = producing.add("t", 2)
     assert routing.partition_for(1000) == 1
-    producing.recount(routing)
+    producing.recount(routing, 1)
     assert routing.partition_for(1000) == 0
 
 
 def test_weights_reach_the_router_and_come_back_to_what_was_configured(
-    make: Callable[..., ProducerRouting],
+    make: Callable[..., DecidedRoutes],
     collector: Hearing,
     caplog: pytest.LogCaptureFixture,
     wait_until: WaitUntil,
@@ -212,7 +212,7 @@ def test_weights_reach_the_router_and_come_back_to_what_was_configured(
 
 
 def test_routes_are_reported(
-    make: Callable[..., ProducerRouting], collector: Hearing, wait_until: WaitUntil
+    make: Callable[..., DecidedRoutes], collector: Hearing, wait_until: WaitUntil
 ) -> None:
     routing = make().add("t", 2)
     routing.partition_for(1000)
@@ -224,7 +224,7 @@ def test_routes_are_reported(
 
 
 def test_a_broker_that_an_operator_drains_gets_nothing_any_more(
-    make: Callable[..., ProducerRouting], collector: Hearing, wait_until: WaitUntil
+    make: Callable[..., DecidedRoutes], collector: Hearing, wait_until: WaitUntil
 ) -> None:
     routing = make().add("t", 2)
     assert routing.route.shares == {1: 1.0}
@@ -237,7 +237,7 @@ def test_a_broker_that_an_operator_drains_gets_nothing_any_more(
     wait_until(is_drained)
 
 
-def test_closing_ends_the_thread(make: Callable[..., ProducerRouting]) -> None:
+def test_closing_ends_the_thread(make: Callable[..., DecidedRoutes]) -> None:
     producing = make()
     producing.add("t", 2)
     assert len(_deciding()) == 1
@@ -248,7 +248,7 @@ def test_closing_ends_the_thread(make: Callable[..., ProducerRouting]) -> None:
 def test_a_producer_that_is_dropped_without_being_closed_leaves_no_thread(
     collector: Hearing, wait_until: WaitUntil
 ) -> None:
-    producing = ProducerRouting(CONNECTION, CONFIG, UNBOUNDED, collector, count_partitions=lambda *_: None)
+    producing = DecidedRoutes(CONNECTION, CONFIG, UNBOUNDED, collector, count_partitions=lambda *_: None)
     producing.add("t", 2)
     del producing
     gc.collect()
@@ -256,7 +256,7 @@ def test_a_producer_that_is_dropped_without_being_closed_leaves_no_thread(
 
 
 def test_a_python_without_the_interpreter_lock_is_warned_of(
-    make: Callable[..., ProducerRouting], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make: Callable[..., DecidedRoutes], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sys._is_gil_enabled", lambda: True, raising=False)
     make()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenload.kafka_plugin.own_bytes import OwnBytes
+from evenload.kafka_plugin.routing.own_bytes import OwnBytes
 
 
 class Clock:

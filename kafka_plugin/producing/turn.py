@@ -2,13 +2,13 @@
 
 A producer asks the router where to send, and keeps books of what it sent, once a turn instead of once a
 record: both cost more than handing a record to the client. The turn's bytes are lent by
-`TopicRouting.partition_for` before any is sent. What was not used of them is given back when the turn ends,
+`TopicRoute.partition_for` before any is sent. What was not used of them is given back when the turn ends,
 so shares and books hold in bytes, whatever ends a turn. What was stored is booked when no report is
 outstanding; until then it counts as on its way.
 
 Threads: any may send and take reports. Numbers are changed by single statements in which nothing is called,
 between whose reading and writing the interpreter lock never changes hands
-(tests/unit/kafka_plugin/test_producer_turns.py tries it). A thread that is about to send while another one
+(tests/unit/kafka_plugin/producing/test_turns.py tries it). A thread that is about to send while another one
 ends the turn may send one record more: then up to that record goes uncounted.
 
 Sizes are payload in bytes, times seconds of the monotonic clock.
@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 
-from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing.topic_route import TopicRoute
 
 
 class Turn:
     """One turn. The producer changes `sent_bytes` and `num_sent` itself, as a call would cost too much.
 
     Args:
-        routing: Where its bytes are lent from.
+        route: Where its bytes are lent from.
         size_bytes: How many it asks for; more may be sent.
         ends_s: When it ends at the latest, however little was sent.
 
@@ -39,7 +39,7 @@ class Turn:
     __slots__ = (
         "_booked_bytes",
         "_lost_bytes",
-        "_routing",
+        "_route",
         "ends_s",
         "num_reported",
         "num_sent",
@@ -48,16 +48,14 @@ class Turn:
         "size_bytes",
     )
 
-    def __init__(
-        self, routing: TopicRouting, partition: int, size_bytes: int, ends_s: float = math.inf
-    ) -> None:
+    def __init__(self, route: TopicRoute, partition: int, size_bytes: int, ends_s: float = math.inf) -> None:
         self.partition = partition
         self.size_bytes = size_bytes
         self.ends_s = ends_s
         self.sent_bytes = 0
         self.num_sent = 0
         self.num_reported = 0
-        self._routing = routing
+        self._route = route
         self._lost_bytes = 0
         self._booked_bytes = 0
 
@@ -67,12 +65,12 @@ class Turn:
         newly_bytes = stored_bytes - self._booked_bytes
         self._booked_bytes = stored_bytes
         if newly_bytes:
-            self._routing.own_bytes.add_acknowledged(self.partition, newly_bytes)
+            self._route.own_bytes.add_acknowledged(self.partition, newly_bytes)
 
     def lose(self, size_bytes: int) -> None:
         """A record that was sent will never be stored; it is told by a report."""
         self._lost_bytes += size_bytes
-        self._routing.own_bytes.add_lost(self.partition, size_bytes)
+        self._route.own_bytes.add_lost(self.partition, size_bytes)
 
     def take_back(self, num_records: int, size_bytes: int) -> None:
         """The client did not take records after all; the turn has that much left."""
@@ -89,4 +87,4 @@ class Turn:
     def end(self) -> None:
         """Give back what was not used, or take what was used beyond. Called once, after its last record."""
         if unused_bytes := self.size_bytes - self.sent_bytes:
-            self._routing.give_back(self.partition, unused_bytes)
+            self._route.give_back(self.partition, unused_bytes)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from evenload.kafka_plugin.delivery_reports import TopicReports
-from evenload.kafka_plugin.routing import TopicRouting
-from evenload.kafka_plugin.turns import Turn
+from evenload.kafka_plugin.producing.delivery_reports import TopicReports
+from evenload.kafka_plugin.producing.turn import Turn
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 
 
 class Told:

@@ -5,9 +5,10 @@ Read next: producer.py, which takes them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,7 +19,9 @@ from evenload.kafka_plugin.errors import PluginConfigError
 from evenload.router.config import RouterConfig
 
 _DEFAULT_PORT = 9092  # RD_KAFKA_PORT
-_LINGER_MS, _BATCH_BYTES = 5, 1_000_000  # librdkafka's defaults
+# librdkafka's defaults
+_LINGER_MS, _BATCH_BYTES = 5, 1_000_000
+_QUEUE_RECORDS, _QUEUE_KIB, _RECORD_MAX_BYTES, _TIMEOUT_MS = 100_000, 1 << 20, 1_000_000, 300_000
 _WAY_OUT = "pass connection= as well, which the collector then uses."
 _FIELDS = {
     "bootstrap.servers": "bootstrap_servers",
@@ -64,6 +67,33 @@ def turn_s(settings: Mapping[str, Any]) -> float:
 def full_batch_bytes(settings: Mapping[str, Any]) -> int:
     """Of how many bytes on a batch leaves at once."""
     return max(1, int(settings.get("batch.size", _BATCH_BYTES)))
+
+
+class QueueLimits(NamedTuple):
+    """What a client takes, and for how long.
+
+    Attributes:
+        max_records: In its queue.
+        max_bytes: In its queue.
+        max_record_bytes: Of one record.
+        lifetime_s: After which a record that isn't sent has failed, in seconds.
+    """
+
+    max_records: float
+    max_bytes: int
+    max_record_bytes: int
+    lifetime_s: float
+
+
+def queue_limits(settings: Mapping[str, Any]) -> QueueLimits:
+    """What the client's own queue would take, for records that wait before it does."""
+    timeout_ms = float(settings.get("message.timeout.ms", settings.get("delivery.timeout.ms", _TIMEOUT_MS)))
+    return QueueLimits(
+        max_records=int(settings.get("queue.buffering.max.messages", _QUEUE_RECORDS)) or math.inf,
+        max_bytes=int(settings.get("queue.buffering.max.kbytes", _QUEUE_KIB)) << 10,
+        max_record_bytes=int(settings.get("message.max.bytes", _RECORD_MAX_BYTES)),
+        lifetime_s=timeout_ms / 1000 or math.inf,
+    )
 
 
 def connection_of(settings: Mapping[str, Any]) -> Connection:

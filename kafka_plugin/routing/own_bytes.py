@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-
-import numpy as np
 
 _HISTORY_INTERVAL_S = 0.2
 _HISTORY_S = 120.0
@@ -81,6 +80,11 @@ class OwnBytes:
         with self._lock:
             return self._sent.get(partition, 0)
 
+    def sent_by_partition(self) -> dict[int, int]:
+        """What was sent so far; partitions that got nothing aren't in it."""
+        with self._lock:
+            return {partition: size_bytes for partition, size_bytes in self._sent.items() if size_bytes > 0}
+
     @property
     def total_sent(self) -> int:
         """All that was sent so far."""
@@ -90,8 +94,12 @@ class OwnBytes:
     def sent_before(self, at_s: float) -> int:
         """All that was sent by then, in the last two minutes, about: as if it had gone evenly in between."""
         with self._lock:
-            times_s, totals = zip(*self._totals, (self._clock(), sum(self._sent.values())), strict=True)
-        return int(np.interp(at_s, times_s, totals))
+            known = [*self._totals, (self._clock(), sum(self._sent.values()))]
+        place = bisect_left(known, at_s, key=lambda each: each[0])
+        if place in (0, len(known)):
+            return known[min(place, len(known) - 1)][1]
+        (before_s, before), (after_s, after) = known[place - 1 : place + 1]
+        return int(before + (after - before) * (at_s - before_s) / (after_s - before_s))
 
     def since(self, measured_at_s: float, stored: Mapping[int, float] | None = None) -> dict[int, int]:
         """By partition, what a snapshot of that time can't know; where in doubt, a little more.

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from evenload.kafka_plugin.routing import TopicRouting
+from evenload.kafka_plugin.routing.topic_routing import TopicRouting
 from evenload.router.router import Router
 from evenload.telemetry_collector.cache import SnapshotCache
 from evenload.telemetry_collector.testing import make_snapshot

@@ -1,0 +1,258 @@
+"""Routes that a collector service decides for all who write a topic: here is only a table of them.
+
+Each topic that got records is asked for about each second, and a service is told what was sent. While none
+gives anything usable, the latest shares are followed until they expire (by default 30 s after brokers were
+measured), then shares are even; that is counted, and said once in the log. Nobody measures the brokers
+meanwhile: a service's producers may be a thousand, and what it fails of is often the brokers' own trouble.
+
+Of several services, all are told, and one is asked until it fails. An answer about another cluster than the
+client's is never used; the client may have been led to another one, so it is asked again.
+
+Read next: `RouteClient` of the package route_service.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+
+from evenload.kafka_connection import Connection
+from evenload.kafka_plugin.config import ProducerConfig
+from evenload.kafka_plugin.routing.routes import Routes, WrittenTopic
+from evenload.kafka_plugin.routing.topic_route import PartitionCounter
+from evenload.route_service.client import HeardRoute, RouteClient
+from evenload.router.route import Route
+from evenload.telemetry_collector.errors import ServiceUnusableError
+
+_log = logging.getLogger(__name__)
+_JITTER = 0.2
+_BACKOFF_MAX_S = 8.0
+_REPORT_MIN_S = 1.0
+_FIRST_TIMEOUT_S = 4.0
+# One answer that is late tells nothing; a service that a thousand producers ask as they all start is busy.
+_FIRST_MISSES = 2
+
+
+class _Service:
+    """One service, and how it has answered lately."""
+
+    def __init__(self, client: RouteClient) -> None:
+        self.client = client
+        self.retry_at_s = float("-inf")
+        self.tell_at_s = float("-inf")
+        self.num_misses = 0  # in a row
+        self.is_untold = False
+
+    def hit(self) -> None:
+        self.num_misses = 0
+        self.retry_at_s = float("-inf")
+
+    def miss(self, now_s: float) -> None:
+        self.num_misses += 1
+        wait_s = min(_BACKOFF_MAX_S, 2.0 ** (self.num_misses - 1))
+        self.retry_at_s = now_s + wait_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+
+
+class _Followed:
+    """What was heard of a topic, and what a service was told of it."""
+
+    def __init__(self) -> None:
+        self.heard: HeardRoute | None = None
+        self.ask_at_s = float("-inf")
+        self.reported_bytes = 0
+        self.reported_at_s = float("-inf")
+
+
+class FollowedRoutes(Routes):
+    """Asks the services of a connection for routes.
+
+    Args:
+        connection: Names the services.
+        config: How long to stay on a partition, at most; how often to report.
+        queued_s: As `OwnBytes` takes it.
+        count_partitions: As `TopicRoute` takes it.
+        ask_cluster_id: Says which cluster the client writes to, as far as it knows; may wait a little.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        config: ProducerConfig,
+        *,
+        queued_s: float = 0.0,
+        count_partitions: PartitionCounter,
+        ask_cluster_id: Callable[[], str | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(config, queued_s=queued_s, count_partitions=count_partitions)
+        self._make_client = partial(RouteClient, connection=connection, name=self._name, clock=clock)
+        self._services = [_Service(self._make_client(url)) for url in connection.collector_urls]
+        self._first: dict[str, HeardRoute] = {}  # of topics that are being added
+        self._ask_cluster_id = ask_cluster_id
+        self._cluster_id: str | None = None
+        self._clock = clock
+        self._followed: dict[str, _Followed] = {}
+        self._num_without_service = 0
+        self._is_without = False
+
+    @property
+    def num_without_service(self) -> int:
+        """As `Routes`."""
+        return self._num_without_service
+
+    def _prepare(self, topic: str) -> None:
+        """Ask beside the thread: many topics may be added at once, and a first answer takes up to 2 s."""
+        for service in self._usable():
+            with closing(self._make_client(service.client.url, timeout_s=_FIRST_TIMEOUT_S)) as client:
+                try:
+                    self._first[topic] = client.ask(topic)
+                    return
+                except ServiceUnusableError as error:
+                    _log.info("topic %s has no route yet: %s: %s", topic, client.url, error.reason)
+
+    # In the thread.
+
+    def _look(self) -> float:
+        now_s = self._clock()
+        wait_s = self._config.refresh_s
+        for name, topic in list(self._topics.items()):
+            followed = self._followed.setdefault(name, _Followed())
+            if self._is_closed:
+                break
+            first = self._first.pop(name, None)
+            if first is not None:
+                self._try(partial(self._begin, first, topic, followed))
+            if topic.wants_a_look and (topic.is_due or followed.ask_at_s <= now_s):
+                self._try(partial(self._ask, topic, followed))
+            if followed.ask_at_s > now_s:
+                wait_s = min(wait_s, followed.ask_at_s - now_s)
+        self._try(self._report)
+        return wait_s
+
+    def _begin(self, first: HeardRoute, topic: WrittenTopic, followed: _Followed) -> None:
+        try:
+            self._check(first)
+        except ServiceUnusableError:  # said when it is asked again
+            return
+        topic.look()
+        self._use(first, topic, followed)
+
+    def _ask(self, topic: WrittenTopic, followed: _Followed) -> None:
+        """Ask the services, one after the other, until one has a route that can be used."""
+        topic.look()
+        failed = None
+        for service in self._usable():
+            try:
+                heard = service.client.ask(topic.route.topic)
+                self._check(heard)
+            except ServiceUnusableError as error:
+                service.client.forget(topic.route.topic)
+                service.miss(self._clock())
+                failed = service.client.url, error.reason
+                continue
+            service.hit()
+            self._services.remove(service)
+            self._services.insert(0, service)
+            self._come_back(service)
+            self._use(heard, topic, followed)
+            return
+        topic.is_due = True  # until it has a route again, whether or not anything is sent
+        followed.ask_at_s = min(service.retry_at_s for service in self._services)
+        if failed is not None and all(service.num_misses >= _FIRST_MISSES for service in self._services):
+            self._go_without(*failed)
+            topic.is_known.set()
+
+    def _usable(self) -> Iterator[_Service]:
+        for service in list(self._services):
+            if service.retry_at_s <= self._clock():
+                yield service
+
+    def _check(self, heard: HeardRoute) -> None:
+        """Whether it is about the cluster that the client writes to, as far as both are known."""
+        found = heard.answer.cluster_id
+        if not found or found == self._cluster_id:
+            return
+        self._cluster_id = self._ask_cluster_id()
+        if self._cluster_id is not None and found != self._cluster_id:
+            raise ServiceUnusableError(
+                f"it measures cluster {found!r}, but the producer writes to cluster {self._cluster_id!r}; "
+                "correct collector_url"
+            )
+
+    def _use(self, heard: HeardRoute, topic: WrittenTopic, followed: _Followed) -> None:
+        answer, route = heard.answer, topic.route
+        is_new = (
+            followed.heard is None or followed.heard.answer is not answer or route.route.reason == "expired"
+        )
+        is_recounted = route.is_recounted(len(answer.shares))
+        ends_s = heard.measured_at_s + answer.expires_s
+        if is_new or is_recounted:
+            shares = dict(enumerate(answer.shares)) or dict.fromkeys(range(route.num_partitions), 1.0)
+            # Producers that start together begin in different places, or they would fill one broker together.
+            decided = Route(
+                shares,
+                batch_bytes=min(self._config.batch_bytes, answer.turn_max_bytes),
+                reason=answer.reason,
+                notes=answer.notes,
+                previous=route.route,
+                skip_turns=int(len(shares) * random.random()),
+            )
+        else:
+            decided = route.route
+        route.follow(decided, ends_s=ends_s, on_end=partial(self._look_after, topic))
+        followed.heard = heard
+        followed.ask_at_s = self._clock() + answer.poll_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+        topic.is_known.set()
+
+    def _go_without(self, url: str, reason: str) -> None:
+        if not self._is_without:
+            self._is_without = True
+            self._num_without_service += 1
+            _log.warning(
+                "the collector service at %s can't be used: %s; shares are followed until they expire, and "
+                "are even then",
+                url,
+                reason,
+            )
+
+    def _come_back(self, service: _Service) -> None:
+        if self._is_without:
+            self._is_without = False
+            _log.warning("the collector service at %s can be used again", service.client.url)
+
+    def _report(self) -> None:
+        """Tell all services what was sent: each `report_s`, and sooner if it is much."""
+        now_s = self._clock()
+        due = []
+        for name, topic in list(self._topics.items()):
+            followed = self._followed.get(name)
+            if followed is None or followed.heard is None:
+                continue
+            unsaid_bytes = topic.route.own_bytes.total_sent - followed.reported_bytes
+            passed_s = now_s - followed.reported_at_s
+            is_much = unsaid_bytes >= followed.heard.answer.report_bytes and passed_s >= _REPORT_MIN_S
+            if topic.route.own_bytes.total_sent and (is_much or passed_s >= self._config.report_s):
+                due.append(topic.route.report(self._name, topic.remaining_bytes))
+                followed.reported_bytes += unsaid_bytes
+                followed.reported_at_s = now_s
+        if not due:
+            return
+        for service in self._services:
+            if max(service.retry_at_s, service.tell_at_s) > now_s:
+                continue
+            try:
+                service.client.report(due)
+            except ServiceUnusableError as error:  # it may answer all the same: to who may only read, say
+                service.tell_at_s = self._clock() + _BACKOFF_MAX_S
+                if not service.is_untold:
+                    _log.warning(
+                        "the collector service at %s isn't told: %s", service.client.url, error.reason
+                    )
+                service.is_untold = True
+            else:
+                service.is_untold = False
