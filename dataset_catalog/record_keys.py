@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 VERSION_MAX = 10**18 - 1  # what a key can hold
 # All that a topic may be called, but for evenload's own and Kafka's: `drop` deletes the topic that a record
 # names, and whoever writes such a record needn't be allowed to delete it himself.
-_TOPIC = re.compile(r"(?!evenload\.|evenload-governor\.|__)[A-Za-z0-9._-]{1,249}")
+_TOPIC = re.compile(r"(?!evenload(-governor|-service)?\.|__)[A-Za-z0-9._-]{1,249}")
 # One way to write each key: were `x@01/0` another spelling of `x@1/0`, a record could hide behind it. At most
 # 18 digits: so many always fit into 64 bits, and int() of thousands raises ValueError.
 _KEY = re.compile(rb"([A-Za-z0-9][A-Za-z0-9._-]{0,199})@([1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")

@@ -198,8 +198,12 @@ def write_plain(
             for key, value in records:
                 producer.produce(topic, value, key, partition=PARTITION, on_delivery=report)
             producer.flush(timeout_s + 1)
-    except (KafkaException, BufferError) as error:
-        raise _not_written(topic, str(error), _fault(error)) from error
+    except (KafkaException, BufferError, SystemError) as error:
+        # confluent-kafka 2.16 calls delivery callbacks with a fatal error already set: a SystemError.
+        told = error.__cause__ if isinstance(error, SystemError) else error
+        if not isinstance(told, (KafkaException, BufferError)):
+            raise
+        raise _not_written(topic, str(told), _fault(told)) from error
     if len(acknowledged) != len(records):
         fault = problems[0] if problems else None
         said = "acknowledged without an offset" if problems else f"no answer for {timeout_s:.0f} s"

@@ -8,7 +8,9 @@ import signal
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +27,9 @@ from evenload.kafka_connection.secrets import read_secret
 from evenload.telemetry_collector.config import CollectorConfig
 
 if TYPE_CHECKING:
+    from aiohttp.web import RouteDef
+
+    from evenload.telemetry_collector.service.collector_service import CollectorService
     from evenload.telemetry_collector.service.config import ServiceConfig
 
 DEFAULT_PORT = 9405
@@ -73,6 +78,12 @@ def _token_option(right: str, what_for: str) -> Callable[[F], F]:
     show_envvar=True,
     help="JSON file of weights: read when it changes, written when they are changed over HTTP.",
 )
+@click.option(
+    "--share",
+    is_flag=True,
+    help="Share weights and announcements with the cluster's other services that do so, by the topic "
+    "evenload-service.told; weights are kept there, and not in a file.",
+)
 @_token_option("operate", "to change weights, and to do all else; without one, nobody may change them.")
 @_token_option("ingest", "to announce bytes and report routes, as loads and producers do, and to read.")
 @_token_option("read", "to read snapshots, the page and metrics.")
@@ -106,6 +117,7 @@ def collector(
     interval_s: float,
     all_topics: bool,
     weights_path: Path | None,
+    share: bool,
     operate_token_path: Path | None,
     ingest_token_path: Path | None,
     read_token_path: Path | None,
@@ -128,7 +140,6 @@ def collector(
     counts for it.
     """
     from evenload.explaining import Explainer
-    from evenload.route_service.http_routes import serving_routes
     from evenload.telemetry_collector.service.running import serve
 
     def on_ready(url: str) -> None:
@@ -142,6 +153,11 @@ def collector(
             "weights_path": weights_path or connection.weights_path,
         }
     )
+    if share and measured.weights_path is not None:
+        raise click.UsageError(
+            f"--share keeps weights in a topic, so those of {measured.weights_path} would be ignored; leave "
+            "out one of both"
+        )
     config = _admitting(
         {"operate": operate_token_path, "ingest": ingest_token_path, "read": read_token_path},
         (*allowed_hosts, *_own_names(host)),
@@ -159,12 +175,24 @@ def collector(
             collector_config=_collecting(interval_s, metrics_urls),
             otlp_endpoint=otlp_endpoint,
             explain=Explainer(),
-            also_serving=serving_routes,
+            also_serving=partial(_serving, measured if share else None),
             on_ready=on_ready,
         )
     )
     if stopped_by == signal.SIGINT:
         raise StoppedError()
+
+
+@contextmanager
+def _serving(shared: Connection | None, service: CollectorService) -> Iterator[Iterable[RouteDef]]:
+    """Routes, and what services of one cluster share by a topic of it, if they do."""
+    from evenload.route_service.http_routes import serving_routes
+    from evenload.route_service.sharing import Sharing
+
+    with ExitStack() as stack:
+        if shared is not None:
+            service.beside = stack.enter_context(Sharing(shared, service))
+        yield stack.enter_context(serving_routes(service))
 
 
 def _admitting(path_by_right: Mapping[str, Path | None], allowed_hosts: Sequence[str]) -> ServiceConfig:

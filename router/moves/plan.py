@@ -80,4 +80,4 @@ class MovePlan:
 
 def is_internal_topic(topic: str) -> bool:
     """Whether Kafka or evenload keeps its own books there."""
-    return topic.startswith(("__", "evenload.", "evenload-governor."))
+    return topic.startswith(("__", "evenload.", "evenload-governor.", "evenload-service."))

@@ -18,6 +18,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 from evenload.telemetry_collector.cache import CachedSnapshot
 from evenload.telemetry_collector.collector import Collector
@@ -26,7 +27,7 @@ from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.service.answers import Answers
 from evenload.telemetry_collector.service.compressed import Part
 from evenload.telemetry_collector.service.config import ServiceConfig
-from evenload.telemetry_collector.service.told.announced import AnnouncedBytes
+from evenload.telemetry_collector.service.told.announced import AnnouncedBytes, believable
 from evenload.telemetry_collector.service.told.told import Told
 from evenload.telemetry_collector.service.told.wanted_topics import WantedTopics
 from evenload.telemetry_collector.service.wire import encode_told
@@ -44,6 +45,19 @@ _BREATH_S = 0.1  # from the end of one to the next, for others' questions to the
 # As objects in memory: 200 loads on 1,500 brokers; 5,000 routes of 80 partitions.
 _INTENTS_MAX_BYTES = 64 << 20
 _REPORTS_MAX_BYTES = 128 << 20
+
+
+class Beside(Protocol):
+    """The other services of the same cluster."""
+
+    async def weigh(self, weights: Weights) -> None:
+        """Put weights in force in all services, this one too; raises `OSError` if they can't be kept."""
+
+    def announce(self, intent: Intent) -> None:
+        """Tell the others what a load will still write."""
+
+    def withdraw(self, load: str) -> None:
+        """Tell the others that a load has nothing more to write."""
 
 
 class CollectorService:
@@ -73,6 +87,7 @@ class CollectorService:
         self._clock = clock
         self._weights_file = weights_file
         self._weights = weights_file.latest() if weights_file is not None else None
+        self.beside: Beside | None = None
         self._weights_turn = asyncio.Lock()  # what was read before a write isn't put in force after it
         self._intents: Told[str, Intent] = Told(self.config.intents_max, _INTENTS_MAX_BYTES)
         self._reports: Told[tuple[str, str], RouteReport] = Told(self.config.reports_max, _REPORTS_MAX_BYTES)
@@ -187,28 +202,59 @@ class CollectorService:
         return self._weights
 
     async def set_weights(self, weights: Weights) -> None:
-        """Put weights in force, and keep them where there is a file.
+        """Put weights in force, and keep them where there is a file or there are other services.
 
         Raises:
             OSError: they can't be kept; those in force stay.
         """
         async with self._weights_turn:
+            if self.beside is not None:
+                await self.beside.weigh(weights)
+                return
             if self._weights_file is not None:
                 await asyncio.to_thread(self._weights_file.write, weights)
             self._weights = weights
 
     def announce(self, intent: Intent, size_bytes: int) -> bool:
         """A load says what it will still write. Returns whether there was room."""
-        return self._intents.put(
+        has_room = self._intents.put(
             intent.load,
             intent,
             size_bytes=size_bytes,
             now_s=self._clock(),
             lifetime_s=intent.lifetime_s,
         )
+        if has_room and self.beside is not None:
+            self.beside.announce(intent)
+        return has_room
 
     def withdraw(self, load: str) -> None:
         """A load has nothing more to write."""
+        self._intents.remove(load)
+        if self.beside is not None:
+            self.beside.withdraw(load)
+
+    # What other services of the cluster were told.
+
+    def hear_weights(self, weights: Weights) -> None:
+        """These were set here or elsewhere, and are in force."""
+        self._weights = weights
+
+    def hear_intent(self, intent: Intent, lifetime_s: float) -> None:
+        """A load has told another service what it will still write."""
+        latest = self.latest
+        try:
+            known = believable(intent, latest.snapshot.brokers if latest is not None else {})
+        except ValueError as error:
+            _log.info("what another service was told by a load isn't counted: %s", error)
+            return
+        size_bytes = len(intent.model_dump_json())
+        self._intents.put(
+            known.load, known, size_bytes=size_bytes, now_s=self._clock(), lifetime_s=lifetime_s
+        )
+
+    def hear_withdrawn(self, load: str) -> None:
+        """A load has nothing more to write, as it told here or elsewhere."""
         self._intents.remove(load)
 
     def report(self, reports: Iterable[RouteReport], size_bytes: int) -> bool:

@@ -5,6 +5,7 @@ Each role works with exactly what is listed here, and without any one of it says
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Callable
@@ -39,8 +40,11 @@ from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, _open_tran
 from evenload.local_cluster import LocalCluster
 from evenload.ray_trainer.errors import FetchRefusedError
 from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.route_service.sharing import Sharing
 from evenload.telemetry_collector import NoFreshSnapshotError
 from evenload.telemetry_collector.collector import sample_once
+from evenload.telemetry_collector.reports import Intent
+from evenload.telemetry_collector.weights import Weights
 
 Account = Callable[..., Connection]
 NUM_SAMPLES = 200
@@ -106,6 +110,7 @@ GOVERNOR_REFUSALS = (
     ("WRITE TOPIC evenload-governor.*", "WRITE on the topic"),
     ("WRITE TRANSACTIONAL_ID evenload-governor", "transactional id"),
 )
+SHARING = tuple(f"{operation} TOPIC evenload-service.told" for operation in ("CREATE", "READ", "WRITE"))
 FORGET = (
     "DESCRIBE CLUSTER",
     "DESCRIBE_CONFIGS CLUSTER",
@@ -343,6 +348,30 @@ def test_a_governor_needs_its_journal_and_says_which_permission_is_missing(
             govern()
     govern("CREATE TOPIC evenload-governor.*")
     assert Catalog(account("READ TOPIC evenload.datasets")).get(shared).num_samples == NUM_SAMPLES
+
+
+class Unhearing:
+    """A service that goes by nothing it hears."""
+
+    def hear_weights(self, weights: Weights) -> None: ...
+
+    def hear_intent(self, intent: Intent, lifetime_s: float) -> None: ...
+
+    def hear_withdrawn(self, load: str) -> None: ...
+
+
+def test_services_that_share_need_their_topic_and_say_which_permission_is_missing(account: Account) -> None:
+    async def share(*missing: str) -> None:
+        with Sharing(account(*without(SHARING, *missing)), Unhearing()) as sharing:
+            await sharing.weigh(Weights())
+
+    for missing in SHARING:
+        operation = missing.split(" ")[0]
+        with pytest.raises(OSError, match=f"{operation} on (the|a) topic"):
+            asyncio.run(share(missing))
+        if operation == "CREATE":
+            asyncio.run(share())
+    asyncio.run(share(SHARING[0]))
 
 
 def test_whoever_asks_for_leaders_needs_describe_on_the_topic(account: Account, shared: str) -> None:

@@ -30,7 +30,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Annotated, TypeVar
 
 from aiohttp import web
@@ -47,8 +47,8 @@ from evenload.telemetry_collector.service.admission import Admission, Right
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.compressed import Part, gzip_of
 from evenload.telemetry_collector.service.instruments import service_instruments
+from evenload.telemetry_collector.service.told.announced import believable
 from evenload.telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
-from evenload.telemetry_collector.snapshot import BrokerSnapshot
 from evenload.telemetry_collector.weights_file import parse_weights
 
 __all__ = ["LIFE", "LINE_MAX_BYTES", "SERVICE", "check_topic", "make_app", "want_measured"]
@@ -65,7 +65,6 @@ _log = logging.getLogger(__name__)
 LINE_MAX_BYTES = 64 << 10  # of a request: it lists topics and loads
 _TOPIC_NAME_MAX = 249  # as Kafka has it
 _CLIENT_NAME_MAX = 300
-_BYTES_MAX = 1 << 50  # for a broker whose capacity isn't known: more than any holds
 # It stops at the first one that is wrong: the reasons of all of them would take fifty times the body's room.
 _REPORTS = TypeAdapter(Annotated[list[RouteReport], FailFast()])
 
@@ -277,32 +276,16 @@ async def _put_weights(request: web.Request) -> web.Response:
 async def _put_intent(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     body = await request.app[_BODIES].read(request)
-    intent = _believable(
-        _validated(lambda: Intent.model_validate_json(body)), _latest(service).snapshot.brokers
-    )
+    told = _validated(lambda: Intent.model_validate_json(body))
+    try:
+        intent = believable(told, _latest(service).snapshot.brokers)
+    except ValueError as error:
+        raise RefusedError(400, str(error)) from error
     if not service.announce(intent, objects_bytes(body)):
         raise RefusedError(
             429, f"{service.config.intents_max} loads have announced bytes; no more are counted"
         )
     return web.Response(status=204)
-
-
-def _believable(intent: Intent, brokers: Mapping[int, BrokerSnapshot]) -> Intent:
-    """What a load can mean: bytes for brokers that are there, and no more than one of them holds."""
-    for broker_id, size_bytes in intent.bytes_by_broker.items():
-        if not 0 <= broker_id < 1 << 31:
-            raise RefusedError(400, f"bytes_by_broker: {str(broker_id)[:20]} can't be a broker's id")
-        broker = brokers.get(broker_id)
-        capacity_bytes = broker.capacity_bytes if broker is not None else None
-        max_bytes = _BYTES_MAX if capacity_bytes is None else capacity_bytes
-        if size_bytes > max_bytes:
-            raise RefusedError(
-                400,
-                f"bytes_by_broker: broker {broker_id} holds at most {max_bytes} bytes, so no load "
-                f"can write {str(size_bytes)[:30]} there",
-            )
-    known = {broker_id: size for broker_id, size in intent.bytes_by_broker.items() if broker_id in brokers}
-    return intent.model_copy(update={"bytes_by_broker": known})
 
 
 async def _delete_intent(request: web.Request) -> web.Response:

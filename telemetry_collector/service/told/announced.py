@@ -15,8 +15,32 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from evenload.telemetry_collector.reports import Intent
+from evenload.telemetry_collector.snapshot import BrokerSnapshot
 
-__all__ = ["AnnouncedBytes"]
+__all__ = ["AnnouncedBytes", "believable"]
+
+_BYTES_MAX = 1 << 50  # for a broker whose capacity isn't known: more than any holds
+
+
+def believable(intent: Intent, brokers: Mapping[int, BrokerSnapshot]) -> Intent:
+    """What a load can mean: bytes for brokers that are there, and no more than one of them holds.
+
+    Raises:
+        ValueError: it can't; why, as a clause.
+    """
+    for broker_id, size_bytes in intent.bytes_by_broker.items():
+        if not 0 <= broker_id < 1 << 31:
+            raise ValueError(f"bytes_by_broker: {str(broker_id)[:20]} can't be a broker's id")
+        broker = brokers.get(broker_id)
+        capacity_bytes = broker.capacity_bytes if broker is not None else None
+        max_bytes = _BYTES_MAX if capacity_bytes is None else capacity_bytes
+        if size_bytes > max_bytes:
+            raise ValueError(
+                f"bytes_by_broker: broker {broker_id} holds at most {max_bytes} bytes, so no load "
+                f"can write {str(size_bytes)[:30]} there"
+            )
+    known = {broker_id: size for broker_id, size in intent.bytes_by_broker.items() if broker_id in brokers}
+    return intent.model_copy(update={"bytes_by_broker": known})
 
 
 class AnnouncedBytes:
