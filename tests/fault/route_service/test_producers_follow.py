@@ -155,8 +155,10 @@ def test_a_service_that_dies_or_hangs_and_is_there_again(
         service.end(how)
     else:
         service.process.send_signal(how)
-    wait_until(writing.is_followed(lambda route: route.reason == "expired"))
-    assert writing.producer.num_without_service == 1
+    producer = writing.producer
+    wait_until(
+        writing.is_followed(lambda route: route.reason == "expired" and producer.num_without_service == 1)
+    )
     if how == signal.SIGKILL:
         service.start()
     else:
