@@ -152,6 +152,8 @@ class Connection(BaseModel):
         if self.collector_token is not None and self.collector_token_path is not None:
             raise ValueError("collector_token and collector_token_path say the same; give one of them")
         schemes = {urlsplit(url).scheme for url in self.collector_urls}
+        if len(schemes) > 1:
+            raise ValueError("collector_url names services by http and by https; what is secret goes to both")
         if self.collector_ca_path is not None and "https" not in schemes:
             raise ValueError(
                 f"collector_ca_path would be ignored with {self.collector_url}, which isn't https"

@@ -39,6 +39,7 @@ from evenload.kafka_plugin.producing.batch_portions import REFUSED, UNASSIGNED, 
 from evenload.kafka_plugin.producing.delivery_reports import DeliveryCallback, TopicReports, explained
 from evenload.kafka_plugin.producing.opening import Described, TopicOpener
 from evenload.kafka_plugin.producing.settings import (
+    addresses_of,
     connection_of,
     full_batch_bytes,
     needs_latency,
@@ -46,7 +47,7 @@ from evenload.kafka_plugin.producing.settings import (
     turn_s,
 )
 from evenload.kafka_plugin.producing.topic_turns import TopicTurns
-from evenload.kafka_plugin.producing.waiting import UnopenedTopics, WaitingRecord
+from evenload.kafka_plugin.producing.waiting import UnopenedTopics, WaitingRecord, check_record
 from evenload.kafka_plugin.routing.opening import open_routes
 from evenload.router.config import RouterConfig
 
@@ -62,7 +63,9 @@ _STATISTICS_AGE_MAX_S = 30.0
 _MEASURABLE_BYTES = 1 << 20
 _JAVA_PARTITIONER = "murmur2_random"
 _TRUE = ("true", "t", "1")  # as librdkafka spells it
-_SERVED_S = 0.05  # how long a flush serves the client before it looks whether topics are open
+# How long the client is polled before one looks whether a record has failed that it never had: while some
+# wait, and else.
+_SERVED_S, _SLICE_S = 0.05, 1.0
 _ASK_ID_S = 2.0
 
 # Bound once: `super()` costs a tenth of a microsecond.
@@ -113,7 +116,7 @@ class BalancedProducer(Producer):
             own |= {"acks": "all", "enable.idempotence": True}
         own.setdefault("partitioner", _JAVA_PARTITIONER)
         own.setdefault("logger", logger or _client_log)
-        self._connection = connection or with_telemetry(connection_of(own))
+        self._connection = connection or _described(own)
         self._config = config or ProducerConfig()
         statistics = None
         is_measuring = collector is None and self._connection.collector_url is None
@@ -123,11 +126,13 @@ class BalancedProducer(Producer):
             _log.warning(
                 "is_latency_measured has no effect: the collector is shared, and not told by clients"
             )
-        self._listen_to_statistics(own, statistics)
+        if is_measuring or collector is not None:  # else a service decides, and hears of neither
+            self._listen_to_statistics(own, statistics)
         self._has_offsets = str(own.get("acks", own.get("request.required.acks", "all"))) != "0"
         self._default_callback: DeliveryCallback | None = own.pop("on_delivery", None)
         self._spreads_keys = self._config.spread_keys
         self._topics: dict[str, TopicTurns] = {}
+        self._num_failed_before = 0  # the transaction
         self._transmitted = (0, 0)
         self._opener = TopicOpener(own, self._describe, patience_s=self._config.new_topic_timeout_s)
         self._unopened = UnopenedTopics(
@@ -138,6 +143,8 @@ class BalancedProducer(Producer):
             limits=queue_limits(own),
         )
         self._hold = self._unopened.hold
+        if own.get("transactional.id"):
+            self._unopened.refusal = _NO_TRANSACTION
         super().__init__(own)
         self._turn_s, self._full_batch_bytes = turn_s(own), full_batch_bytes(own)
         self._routes = open_routes(
@@ -210,6 +217,8 @@ class BalancedProducer(Producer):
         users = callback or on_delivery
         turns = self._topics.get(topic)
         if turns is None:
+            for each in messages:  # all are refused together, or the caller would send the first ones again
+                check_record(topic, each.get("value"), each.get("key"), partition, each.get("timestamp") or 0)
             return sum(self._send_single(topic, message, partition, users) for message in messages)
         portions = portions_of(
             messages,
@@ -251,11 +260,10 @@ class BalancedProducer(Producer):
 
     def poll(self, timeout: float = -1) -> int:
         """As `confluent_kafka.Producer.poll`."""
-        if self._unopened.has_failed:
-            num_reported = self._unopened.report()
-            return num_reported + int(_poll(self, 0))
-        num_events: int = _poll(self, timeout)
-        return num_events
+        if 0 <= timeout <= _SLICE_S and not self._unopened.num_waiting:
+            num_events: int = _poll(self, timeout)
+            return num_events
+        return self._poll_in_slices(math.inf if timeout < 0 else _now_s() + timeout)
 
     def flush(self, timeout: float = -1) -> int:
         """As `confluent_kafka.Producer.flush`.
@@ -266,9 +274,12 @@ class BalancedProducer(Producer):
         """
         ends_s = math.inf if timeout < 0 else _now_s() + timeout
         with _explaining():
-            left_s = self._serve_until_all_are_open(ends_s)
-            num_left: int = _flush(self, left_s)
-        return num_left + self._unopened.num_waiting
+            while True:
+                left_s = self._serve_until_all_are_open(ends_s)
+                num_left: int = _flush(self, left_s)
+                # A callback may have sent to a topic that isn't open.
+                if not self._unopened.num_waiting or _now_s() >= ends_s:
+                    return num_left + self._unopened.num_waiting
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """As `confluent_kafka.Producer.purge`."""
@@ -276,14 +287,36 @@ class BalancedProducer(Producer):
             self._unopened.fail_all(KafkaError(KafkaError._PURGE_QUEUE))
         super().purge(in_queue, in_flight, blocking)
 
+    def begin_transaction(self) -> None:
+        """As `confluent_kafka.Producer.begin_transaction`."""
+        super().begin_transaction()
+        self._unopened.refusal = None
+        self._num_failed_before = self._unopened.num_failed
+
     def commit_transaction(self, timeout: float = -1) -> None:
-        """As `confluent_kafka.Producer.commit_transaction`; all records that wait are part of it."""
+        """As `confluent_kafka.Producer.commit_transaction`; all records that wait are part of it.
+
+        Raises:
+            KafkaException: As there. Also if a record has failed before the client had it, as the client
+                refuses to commit what it knows to be incomplete.
+        """
         ends_s = math.inf if timeout < 0 else _now_s() + timeout
-        super().commit_transaction(self._serve_until_all_are_open(ends_s))
+        left_s = self._serve_until_all_are_open(ends_s)
+        if self._unopened.num_waiting:
+            raise KafkaException(
+                KafkaError(KafkaError._TIMED_OUT, "some topics of it can't be written yet", retriable=True)
+            )
+        if num_failed := self._unopened.num_failed - self._num_failed_before:
+            reason = f"{num_failed} of its records could not be sent"
+            raise KafkaException(KafkaError(KafkaError._INCONSISTENT, reason, txn_requires_abort=True))
+        self._unopened.refusal = _NO_TRANSACTION
+        super().commit_transaction(left_s)
 
     def abort_transaction(self, timeout: float = -1) -> None:
         """As `confluent_kafka.Producer.abort_transaction`."""
+        self._unopened.refusal = _NO_TRANSACTION
         self._unopened.fail_all(KafkaError(KafkaError._PURGE_QUEUE))
+        self._unopened.report()
         super().abort_transaction(timeout)
 
     def close(self) -> bool:
@@ -294,7 +327,7 @@ class BalancedProducer(Producer):
         """
         with _explaining():
             try:
-                self._serve_until_all_are_open(math.inf)
+                self.flush()
             finally:
                 # Nobody may ask by the client's handle when that is gone.
                 self._unopened.close()
@@ -436,8 +469,20 @@ class BalancedProducer(Producer):
             record.headers,
         )
 
+    def _poll_in_slices(self, ends_s: float) -> int:
+        """Poll, and look now and then whether a record has failed before the client had it."""
+        while True:
+            if self._unopened.has_failed:
+                return self._unopened.report() + int(_poll(self, 0))
+            slice_s = _SERVED_S if self._unopened.num_waiting else _SLICE_S
+            left_s = ends_s - _now_s()
+            num_events: int = _poll(self, max(0.0, min(slice_s, left_s)))
+            if num_events or left_s <= slice_s:
+                return num_events + self._unopened.report()
+
     def _serve_until_all_are_open(self, ends_s: float) -> float:
         """Call delivery callbacks until no record waits. Returns the seconds left; -1: any number."""
+        self._unopened.report()
         while self._unopened.num_waiting and (left_s := ends_s - _now_s()) > 0:
             self.poll(min(_SERVED_S, left_s))
         return -1 if ends_s == math.inf else max(0.0, ends_s - _now_s())
@@ -479,6 +524,12 @@ class BalancedProducer(Producer):
         return len(found.partitions) or None
 
 
+def _described(settings: Mapping[str, Any]) -> Connection:
+    """The cluster that settings describe; beside a service, nobody but the client itself goes there."""
+    addresses = with_telemetry(Connection(bootstrap_servers=addresses_of(settings)))
+    return addresses if addresses.collector_url is not None else with_telemetry(connection_of(settings))
+
+
 @contextmanager
 def _explaining() -> Iterator[None]:
     """Fatal errors, with the permission that is missing, if that is what they are of."""
@@ -497,6 +548,9 @@ def _client_statistics() -> ClientStatisticsSource:
     with naming_extra("measure", "Measuring brokers' latencies"):
         from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
     return ClientStatisticsSource(age_max_s=_STATISTICS_AGE_MAX_S)
+
+
+_NO_TRANSACTION = KafkaError(KafkaError._STATE, "no transaction has been begun")
 
 
 def _is_gone(error: KafkaError) -> bool:

@@ -1,13 +1,15 @@
 """Asks one service for routes, and tells it how they are followed: bounded in time and size, with one error.
 
 Whatever a service does (no answer, half an answer, a byte a second), there is a route or a
-`ServiceUnusableError` within the time given. Only looking up its host name is as slow as the system is.
+`ServiceUnusableError` within the time given; a `ServiceRefusedError` if it does answer. Only looking up its
+host name is as slow as the system is.
 
 Needs nothing but the standard library and pydantic. For one thread. Read next: route_answer.py.
 """
 
 from __future__ import annotations
 
+import errno
 import http.client
 import io
 import math
@@ -23,7 +25,7 @@ from urllib.parse import quote, urlsplit
 
 from evenload.kafka_connection import Connection
 from evenload.route_service.route_answer import AGE_HEADER, RouteAnswer, decode_route
-from evenload.telemetry_collector.errors import ServiceUnusableError
+from evenload.telemetry_collector.errors import ServiceRefusedError, ServiceUnusableError
 from evenload.telemetry_collector.reports import RouteReport
 from evenload.telemetry_collector.service.asking import (
     GOOD,
@@ -98,17 +100,23 @@ class RouteClient:
         """The topic's route.
 
         Raises:
-            ServiceUnusableError: there is none that can be used.
+            ServiceUnusableError: it can't be asked.
+            ServiceRefusedError: it has none that can be used.
         """
         known = self._tagged.get(topic)
         sent_at_s = self._clock()
         headers = {} if known is None else {"If-None-Match": known.tag}
         response = self._request("GET", f"/v1/routes/{quote(topic, safe='')}", headers=headers)
-        if response.status == HTTPStatus.NOT_MODIFIED and known is not None:
-            answer = known.answer
-        else:
-            answer = decode_route(response.body, topic)
-        age_s = _age(response.headers.get(AGE_HEADER), is_needed=answer.reason is None)
+        try:
+            if response.status == HTTPStatus.NOT_MODIFIED and known is not None:
+                answer = known.answer
+            else:
+                answer = decode_route(response.body, topic)
+            age_s = _age(response.headers.get(AGE_HEADER), is_needed=answer.reason is None)
+        except ServiceUnusableError as error:
+            raise ServiceRefusedError(error.reason) from error
+        if age_s >= answer.expires_s:
+            raise ServiceRefusedError(f"its latest measurement is {age_s:.0f} s old")
         if tag := response.headers.get("ETag"):
             self._tagged[topic] = _Tagged(answer, tag)
         else:
@@ -125,8 +133,14 @@ class RouteClient:
         Raises:
             ServiceUnusableError: not all of it was taken.
         """
+        failed = None
         for body in report_bodies(reports):
-            self._request("PUT", "/v1/reports", body=body)
+            try:
+                self._request("PUT", "/v1/reports", body=body)
+            except ServiceRefusedError as error:  # of this part; another may be small enough
+                failed = error
+        if failed is not None:
+            raise failed
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -156,7 +170,7 @@ class RouteClient:
                 raise ServiceUnusableError(_why(error)) from error
             raise
         if response.status not in GOOD:
-            raise ServiceUnusableError(refusal(response.status, response.body[:_ERROR_MAX_BYTES]))
+            raise ServiceRefusedError(refusal(response.status, response.body[:_ERROR_MAX_BYTES]))
         return response
 
     def _exchange(
@@ -176,7 +190,7 @@ class RouteClient:
             raise
         if len(read) > _ANSWER_MAX_BYTES:
             self.close()
-            raise ServiceUnusableError(f"its answer is larger than {_ANSWER_MAX_BYTES} bytes")
+            raise ServiceRefusedError(f"its answer is larger than {_ANSWER_MAX_BYTES} bytes")
         return _Response(answer.status, read, answer.headers)
 
 
@@ -193,12 +207,28 @@ class _BoundedConnection(http.client.HTTPConnection):
         super().__init__(parts.hostname, parts.port or (80 if tls is None else 443))
 
     def connect(self) -> None:
-        self.timeout = self.left_s()
-        super().connect()
+        self.sock = self._connected()
         if self._tls is not None:
             self.sock.settimeout(self.left_s())  # of the whole handshake, as Python reckons it
             self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)
         self.sock = _BoundedSocket(self.sock, self.left_s)  # what is used of one
+
+    def _connected(self) -> socket.socket:
+        """To the first address that answers; `create_connection` would give each of them the whole time."""
+        refused: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            self.host, self.port, type=socket.SOCK_STREAM
+        ):
+            opened = socket.socket(family, kind, protocol)
+            try:
+                opened.settimeout(self.left_s())
+                opened.connect(address)
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return opened
+            except OSError as error:
+                opened.close()
+                refused = error
+        raise refused or OSError(errno.EADDRNOTAVAIL, "it has no address")
 
     def left_s(self) -> float:
         """How much time is left, in seconds above 0."""
@@ -216,8 +246,10 @@ class _BoundedSocket:
         self._left_s = left_s
 
     def sendall(self, data: bytes) -> None:
-        self._wrapped.settimeout(self._left_s())
-        self._wrapped.sendall(data)
+        left = memoryview(data)
+        while left:
+            self._wrapped.settimeout(self._left_s())
+            left = left[self._wrapped.send(left) :]
 
     def makefile(self, mode: str) -> io.BufferedReader:
         assert mode == "rb"

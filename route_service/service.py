@@ -88,6 +88,7 @@ class _Topic:
         self.deciding = deciding
         self.asked_at_s = now_s
         self.decided: DecidedRoute | None = None
+        self.shown: RouteReport | None = None
         self.first: Future[None] = Future()
         self.inputs: _Inputs | None = None
         self.decided_at_s = float("-inf")
@@ -195,11 +196,7 @@ class RouteService:
                     self._decide(topic, inputs)
                 except Exception:  # noqa: BLE001 - others are decided, and the next round may do better
                     _log.exception("the route of topic %s can't be decided anew and stays as it is", name)
-        self._service.decided = [
-            _shown(each.decided.answer, self._router.put_aside)
-            for each in topics.values()
-            if each.decided is not None
-        ]
+        self._service.decided = [each.shown for each in topics.values() if each.shown is not None]
 
     def _decide(self, topic: _Topic, inputs: _Inputs) -> None:
         topic.decided_at_s = now_s = self._clock()
@@ -215,6 +212,7 @@ class RouteService:
         earlier = topic.decided
         body = earlier.body if earlier is not None and earlier.answer is answer else encode_route(answer)
         topic.decided = DecidedRoute(answer, body, topic.deciding.measured_at_s)
+        topic.shown = _shown(answer, self._router.put_aside)
         topic.inputs = inputs
         if not topic.first.done():
             topic.first.set_result(None)

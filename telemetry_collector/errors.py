@@ -4,6 +4,7 @@
     ├── NoFreshSnapshotError     nothing new enough came before the deadline (retriable)
     ├── CollectorClosedError     it was asked before start() or after close()
     ├── ServiceUnusableError     the collector service gave nothing that can be used (retriable)
+    │   └── ServiceRefusedError  it answers, but not to this question
     ├── ClusterChangedError      another cluster answers by now
     └── SourceError              one question to one broker failed; the collector counts it and goes on
         ├── BrokerUnreachableError   no answer, or the connection broke (retriable)
@@ -26,6 +27,7 @@ __all__ = [
     "CollectorClosedError",
     "CollectorError",
     "NoFreshSnapshotError",
+    "ServiceRefusedError",
     "ServiceUnusableError",
     "SourceError",
 ]
@@ -92,6 +94,10 @@ class ServiceUnusableError(CollectorError):
 
     def __str__(self) -> str:
         return f"the collector service can't be used: {self.reason}"
+
+
+class ServiceRefusedError(ServiceUnusableError):
+    """A collector service answered this question with what can't be used; it may answer others."""
 
 
 class ClusterChangedError(CollectorError):

@@ -162,6 +162,8 @@ def _release_all() -> None:
 
 def _hold(port: int) -> bool:
     """Have a port for a server; whether nobody else has it."""
+    if port in _held:  # in another network namespace, say, where it could be had once more
+        return False
     holder = socket.socket()
     try:
         holder.bind((HOST, port))  # without SO_REUSEADDR: refused where anybody holds it

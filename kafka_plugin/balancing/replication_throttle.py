@@ -98,6 +98,7 @@ def lift_throttle(
         What is left, as its brokers don't answer: rates without effect. None when nothing is.
     """
     staying = kept.replicas if kept is not None else {}
+    gives_up_at_s = time.monotonic() + _KNOWN_S
     for topic, lists in throttle.replicas.items():
         there = admin.settings(topic, _LISTS)
         admin.change_settings(
@@ -108,9 +109,8 @@ def lift_throttle(
                 if name in there
             ],
         )
-        _delete_emptied(
-            admin, topic, {name: lists[name] for name in lists if name not in staying.get(topic, {})}
-        )
+        emptying = {name: lists[name] for name in lists if name not in staying.get(topic, {})}
+        _delete_emptied(admin, topic, emptying, gives_up_at_s)
     left = {}
     for broker_id, rates in throttle.rates.items():
         try:
@@ -142,16 +142,18 @@ def find_throttles(admin: BalanceAdmin) -> tuple[tuple[FoundThrottle, ...], tupl
     return tuple(found), (*untold, *untold_topics)
 
 
-def _delete_emptied(admin: BalanceAdmin, topic: str, lists: Mapping[str, Sequence[str]]) -> None:
+def _delete_emptied(
+    admin: BalanceAdmin, topic: str, lists: Mapping[str, Sequence[str]], gives_up_at_s: float
+) -> None:
     """Lists in which nothing is left: whoever takes out the last entry leaves an empty one, which stays set.
 
     Who read an older list than there was has taken the last entry out without knowing; and the broker that
-    is asked now may not know yet what was taken out, so it is asked until it does.
+    is asked now may not know yet what was taken out, so it is asked until it does. An entry that somebody
+    else adds in the milliseconds in which it doesn't hear of that is lost: Kafka deletes by name alone.
     """
-    deadline_s = time.monotonic() + _KNOWN_S
     while lists:
         there = admin.own_settings(topic, list(lists))
-        if time.monotonic() > deadline_s or all(
+        if time.monotonic() > gives_up_at_s or all(
             set(entries).isdisjoint(there.get(name, "").split(",")) for name, entries in lists.items()
         ):
             emptied = [SettingChange(name=name, operation="DELETE") for name in there if not there[name]]

@@ -2,8 +2,9 @@
 
 A topic that is written in its first moments loses records (confluent-kafka 2.16;
 tests/fault/kafka_plugin/test_new_topics.py). So each leader is asked for an offset first, by a client that
-lives only while topics are being opened. A topic that isn't new may have a dead leader for long: after a
-while it is written all the same, and the records for that leader wait in the client.
+lives only while topics are being opened (`set_sasl_credentials` doesn't reach it). A topic that isn't new may
+have a dead leader for long: after a while it is written all the same, and the records for that leader wait in
+the client.
 
 Read next: waiting.py, which tries again and again.
 """
@@ -24,18 +25,20 @@ from evenload.kafka_connection.refusals import missing_permission
 from evenload.kafka_plugin.producing.delivery_reports import explained
 
 _log = logging.getLogger(__name__)
-_ASK_S = 2.0
+_ASK_S = 5.0
 # What a client that only asks needs of a producer's settings: how brokers are reached.
 _SETTINGS = (
     "bootstrap.servers",
     "broker.",
     "client.",
     "debug",
+    "enable.sasl.",
     "enable.ssl.",
     "https.",
     "log",
     "metadata.broker.list",
     "oauth_cb",
+    "plugin.",
     "sasl.",
     "security.",
     "socket.",
@@ -72,7 +75,6 @@ class TopicOpener:
         self._answered_s: dict[str, float] = {}  # since when brokers have answered about a topic
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
-        self._num_asking = 0
 
     def num_partitions(self, topic: str) -> int | None:
         """How many a topic has that can be written now; None: it can't be yet.
@@ -81,10 +83,11 @@ class TopicOpener:
             KafkaException: It can't be written, and won't be soon.
         """
         try:
-            found = self._describe(topic, min(_ASK_S, self._patience_s))
+            found = self._describe(topic, _ASK_S)
         except KafkaException as unanswered:
+            self._end(topic)
             self._raise_if_refused(topic, unanswered.args[0])
-            return None  # no broker answers: that is no matter of a topic's
+            return None  # no broker answers: that is no matter of a topic's, and patience begins anew
         now_s = time.monotonic()
         is_patient = now_s - self._answered_s.setdefault(topic, now_s) < self._patience_s
         if found.error is not None or not found.partitions:
@@ -92,38 +95,47 @@ class TopicOpener:
             self._raise_if_refused(topic, error)
             if is_patient:
                 return None
-            del self._answered_s[topic]
+            self._end(topic)
             raise KafkaException(explained(error, topic))
         problem = self._problem_of_leaders(topic, len(found.partitions))
         if problem is not None:
             if is_patient:
                 return None
             _log.warning("writing to topic %s, though not all its leaders answer: %s", topic, problem.str())
-        self._answered_s.pop(topic, None)
+        self._end(topic)
         return len(found.partitions)
+
+    def _end(self, topic: str) -> None:
+        """It isn't waited for any more; the client that asks goes with the last one."""
+        with self._lock:
+            self._answered_s.pop(topic, None)
+            if not self._answered_s:
+                self._admin = None
 
     def _raise_if_refused(self, topic: str, error: KafkaError) -> None:
         if missing_permission(error.code(), "WRITE") is not None:
-            self._answered_s.pop(topic, None)
+            self._end(topic)
             raise KafkaException(explained(error, topic))
 
     def _problem_of_leaders(self, topic: str, num_partitions: int) -> KafkaError | None:
         """Why not all leaders answer; None: they do."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = {TopicPartition(topic, number): latest for number in range(num_partitions)}
-        with self._lock:
-            self._num_asking += 1
-            admin = self._admin = self._admin or AdminClient(self._settings)
         problem = None
         try:
-            for answer in admin.list_offsets(asked, request_timeout=min(_ASK_S, self._patience_s)).values():
-                try:
-                    answer.result()
-                except KafkaException as error:
-                    problem = error.args[0]
-        finally:
             with self._lock:
-                self._num_asking -= 1
-                if not self._num_asking:
-                    self._admin = None
+                admin = self._admin = self._admin or AdminClient(self._settings)
+            answers = admin.list_offsets(asked, request_timeout=_ASK_S)
+        except KafkaException as error:
+            return _fault(error)
+        for answer in answers.values():
+            try:
+                answer.result()
+            except KafkaException as error:
+                problem = _fault(error)
         return problem
+
+
+def _fault(error: KafkaException) -> KafkaError:
+    fault: KafkaError = error.args[0]
+    return fault

@@ -21,7 +21,8 @@ from evenload.router.config import RouterConfig
 _DEFAULT_PORT = 9092  # RD_KAFKA_PORT
 # librdkafka's defaults
 _LINGER_MS, _BATCH_BYTES = 5, 1_000_000
-_QUEUE_RECORDS, _QUEUE_KIB, _RECORD_MAX_BYTES, _TIMEOUT_MS = 100_000, 1 << 20, 1_000_000, 300_000
+_QUEUE_RECORDS, _QUEUE_KIB, _RECORD_MAX_BYTES = 100_000, 1 << 20, 1_000_000
+_TIMEOUT_MS, _TRANSACTION_MS = 300_000, 60_000
 _WAY_OUT = "pass connection= as well, which the collector then uses."
 _FIELDS = {
     "bootstrap.servers": "bootstrap_servers",
@@ -87,7 +88,10 @@ class QueueLimits(NamedTuple):
 
 def queue_limits(settings: Mapping[str, Any]) -> QueueLimits:
     """What the client's own queue would take, for records that wait before it does."""
-    timeout_ms = float(settings.get("message.timeout.ms", settings.get("delivery.timeout.ms", _TIMEOUT_MS)))
+    usual_ms = _TIMEOUT_MS
+    if settings.get("transactional.id"):
+        usual_ms = int(settings.get("transaction.timeout.ms", _TRANSACTION_MS))
+    timeout_ms = float(settings.get("message.timeout.ms", settings.get("delivery.timeout.ms", usual_ms)))
     return QueueLimits(
         max_records=int(settings.get("queue.buffering.max.messages", _QUEUE_RECORDS)) or math.inf,
         max_bytes=int(settings.get("queue.buffering.max.kbytes", _QUEUE_KIB)) << 10,
@@ -111,8 +115,7 @@ def connection_of(settings: Mapping[str, Any]) -> Connection:
     if unknown or "bootstrap_servers" not in fields:
         reason = f"{', '.join(unknown)} can't be translated" if unknown else "bootstrap.servers is missing"
         raise PluginConfigError(f"{reason}; {_WAY_OUT}")
-    addresses = fields["bootstrap_servers"].split(",")
-    fields["bootstrap_servers"] = ",".join(map(_address, filter(str.strip, addresses)))
+    fields["bootstrap_servers"] = addresses_of(settings)
     for word in ("security_protocol", "sasl_mechanism"):
         if word in fields:
             fields[word] = fields[word].upper()
@@ -120,6 +123,18 @@ def connection_of(settings: Mapping[str, Any]) -> Connection:
         return Connection.model_validate(fields)
     except ValidationError as error:
         raise PluginConfigError(f"{first_reason(error)}; {_WAY_OUT}") from error
+
+
+def addresses_of(settings: Mapping[str, Any]) -> str:
+    """Of the brokers, as host:port,host:port.
+
+    Raises:
+        PluginConfigError: There are none.
+    """
+    said = settings.get("bootstrap.servers", settings.get("metadata.broker.list"))
+    if said is None:
+        raise PluginConfigError(f"bootstrap.servers is missing; {_WAY_OUT}")
+    return ",".join(map(_address, filter(str.strip, said.split(","))))
 
 
 def _address(address: str) -> str:

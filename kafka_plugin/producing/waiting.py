@@ -7,15 +7,17 @@ keep their order. What can't be handed over is told by a delivery report, in whi
 client tells it.
 
 As many records wait as the client's own queue would take; one more is a `BufferError`, as there. A record
-that waits longer than the client would keep it has failed.
+that waits longer than the client would keep it has failed; one that is handed over has as long once more.
 
 Sizes are payload in bytes, times seconds of the monotonic clock. Read next: opening.py.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -26,9 +28,10 @@ from evenload.kafka_plugin.producing.delivery_reports import DeliveryCallback, T
 from evenload.kafka_plugin.producing.settings import QueueLimits
 from evenload.kafka_plugin.producing.topic_turns import TopicTurns
 
+_log = logging.getLogger(__name__)
 _THREADS_MAX = 32
-_AGAIN_S = 0.05  # from one look at a topic to the next; no broker tells when it is ready
-_AT_ONCE = 256  # records that are handed over while others wait for the lock: half a millisecond
+_AGAIN_S, _AGAIN_MAX_S = 0.05, 0.4  # from one look at a topic to the next; no broker tells when it is ready
+_AT_ONCE = 256  # records that are handed over while others wait for the lock: about a millisecond
 _JOIN_S = 5.0
 _TEXT = (bytes, str, type(None))
 _now_s = time.monotonic
@@ -53,12 +56,13 @@ class WaitingRecord(NamedTuple):
 
 
 class _Unopened:
-    """A topic, its records, and its turns once there are any."""
+    """A topic, its records, its turns once there are any, and how long to wait before the next look."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.records: deque[tuple[Any, ...]] = deque()  # as `WaitingRecord` says
         self.turns: TopicTurns | None = None
+        self.wait_s = _AGAIN_S
 
 
 class UnopenedTopics:
@@ -74,6 +78,8 @@ class UnopenedTopics:
     Attributes:
         num_waiting: Records that wait, or that have failed and weren't reported yet.
         has_failed: Whether some have, and `report` will say so.
+        num_failed: How many have, so far.
+        refusal: Why no record is taken at the moment; None: records are taken.
     """
 
     def __init__(
@@ -99,6 +105,8 @@ class UnopenedTopics:
         self._is_closed = threading.Event()
         self.num_waiting = 0
         self.has_failed = False
+        self.num_failed = 0
+        self.refusal: KafkaError | None = None
 
     def hold(
         self,
@@ -114,33 +122,32 @@ class UnopenedTopics:
 
         Raises:
             BufferError: As many wait as may.
-            KafkaException: It is larger than a record may be.
-            TypeError: It isn't text or bytes.
+            KafkaException: It is larger than a record may be, or none is taken at the moment.
+            TypeError: It isn't what can be sent.
         """
-        if not isinstance(value, _TEXT) or not isinstance(key, _TEXT):
-            raise TypeError(
-                f"value and key are {type(value)} and {type(key)}; str, bytes or None can be sent"
-            )
+        check_record(topic, value, key, partition, timestamp_ms)
         size_bytes = (0 if value is None else len(value)) + (0 if key is None else len(key))
         if size_bytes > self._max_record_bytes:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         if headers:
-            headers = list(headers.items() if isinstance(headers, Mapping) else headers)
+            headers = _checked(headers)
         # Plain, as a named one takes longer than all the rest; `WaitingRecord` says what is what.
         record = (value, key, partition, callback, timestamp_ms, headers, size_bytes, _now_s())
         with self._lock:
             if (turns := self._open_topics.get(topic)) is not None:
                 return turns
+            if self.refusal is not None:
+                raise KafkaException(self.refusal)
+            if self._is_closed.is_set():
+                raise RuntimeError("Handle has been closed")  # as the client says it
             num_bytes = self._num_bytes + size_bytes
             if self.num_waiting >= self._max_records or num_bytes > self._max_bytes:
                 raise BufferError(KafkaError(KafkaError._QUEUE_FULL).str())
             unopened = self._unopened.get(topic)
             if unopened is None:
-                if self._is_closed.is_set():
-                    raise RuntimeError("Handle has been closed")  # as the client says it
+                self._start_thread(len(self._unopened) + 1)
                 unopened = self._unopened[topic] = _Unopened(topic)
                 self._to_try.append(unopened)
-                self._start_thread()
             unopened.records.append(record)
             self.num_waiting += 1
             self._num_bytes = num_bytes
@@ -156,6 +163,7 @@ class UnopenedTopics:
                     return num_reported
                 topic, record, error = self._failed.popleft()
                 self.num_waiting -= 1
+                self._num_bytes -= record.size_bytes
             num_reported += 1
             # The client makes these itself, of records that it has; of these it never heard.
             message = Message(
@@ -179,28 +187,39 @@ class UnopenedTopics:
         self._is_closed.set()
         with self._lock:
             threads = list(self._threads)
+            num_given_up = sum(len(unopened.records) for unopened in self._unopened.values())
+        if num_given_up:
+            _log.error("%d records are given up, whose topics weren't open yet", num_given_up)
+        gives_up_at_s = _now_s() + _JOIN_S
         for thread in threads:
-            thread.join(_JOIN_S)
+            thread.join(max(0.0, gives_up_at_s - _now_s()))
 
     # In the threads.
 
-    def _start_thread(self) -> None:
-        if len(self._threads) < min(_THREADS_MAX, len(self._unopened)):
-            thread = threading.Thread(target=self._open_on, name="evenload-opening", daemon=True)
-            self._threads.add(thread)
+    def _start_thread(self, num_unopened: int) -> None:
+        if len(self._threads) < min(_THREADS_MAX, num_unopened):
+            thread = threading.Thread(
+                target=_open_on,
+                args=(weakref.ref(self), self._is_closed),
+                name="evenload-opening",
+                daemon=True,
+            )
             thread.start()
+            self._threads.add(thread)
 
-    def _open_on(self) -> None:
-        while True:
-            with self._lock:
-                if not self._to_try or self._is_closed.is_set():
-                    self._threads.discard(threading.current_thread())
-                    return
-                unopened = self._to_try.popleft()
-            if not self._is_done(unopened):
-                self._is_closed.wait(_AGAIN_S)
-                with self._lock:
-                    self._to_try.append(unopened)
+    def _open_next(self) -> float | None:
+        """One try at the topic whose turn it is. Returns how long to wait then; None: there is none."""
+        with self._lock:
+            if not self._to_try or self._is_closed.is_set():
+                self._threads.discard(threading.current_thread())
+                return None
+            unopened = self._to_try.popleft()
+        if self._is_done(unopened):
+            return 0.0
+        with self._lock:
+            self._to_try.append(unopened)
+            wait_s, unopened.wait_s = unopened.wait_s, min(2 * unopened.wait_s, _AGAIN_MAX_S)
+        return wait_s
 
     def _is_done(self, unopened: _Unopened) -> bool:
         """One try at a topic. Returns whether it needs no other."""
@@ -250,9 +269,43 @@ class UnopenedTopics:
         """The first so many have failed. With the lock held."""
         for _ in range(num_records):
             record = WaitingRecord(*unopened.records.popleft())
-            self._num_bytes -= record.size_bytes
+            self.num_failed += 1
             self._failed.append((unopened.topic, record, error))
             self.has_failed = True
+
+
+def _open_on(topics: weakref.ref[UnopenedTopics], is_closed: threading.Event) -> None:
+    """Try after try; a producer may be dropped without being closed."""
+    while True:
+        alive = topics()
+        wait_s = alive._open_next() if alive is not None else None
+        if wait_s is None:
+            return
+        del alive
+        is_closed.wait(wait_s)
+
+
+def check_record(topic: Any, value: Any, key: Any, partition: Any, timestamp_ms: Any) -> None:
+    """Refuse at once what the client would refuse at once.
+
+    Raises:
+        TypeError: One of them can't be sent.
+    """
+    if not isinstance(value, _TEXT) or not isinstance(key, _TEXT):
+        raise TypeError(f"value and key are {type(value)} and {type(key)}; str, bytes or None can be sent")
+    if type(topic) is not str or not isinstance(partition, int) or not isinstance(timestamp_ms, int):
+        raise TypeError(
+            f"topic, partition and timestamp are {type(topic)}, {type(partition)} and {type(timestamp_ms)}; "
+            "they have to be str, int and int"
+        )
+
+
+def _checked(headers: Any) -> list[tuple[str, str | bytes | None]]:
+    checked = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for header in checked:
+        if len(header) != 2 or not isinstance(header[0], str) or not isinstance(header[1], _TEXT):
+            raise TypeError("headers are names (str) with values that are str, bytes or None")
+    return checked
 
 
 def _as_kafka_error(error: BaseException) -> KafkaError:

@@ -83,10 +83,10 @@ class DecidedRoutes(Routes):
         """As `Routes`; of a shared collector that asks one."""
         return self._collector.num_without_service
 
-    def _prepare(self, topic: str) -> None:
+    def _prepare(self, topic: str, left_s: float) -> None:
         self._collector.watch([topic])
         try:
-            self._collector.snapshot(max_age_s=0.0, timeout_s=self._config.first_snapshot_timeout_s)
+            self._collector.snapshot(max_age_s=0.0, timeout_s=left_s)
         except CollectorError as error:
             _log.warning("the first records of topic %s go evenly to its partitions: %s", topic, error)
 

@@ -123,7 +123,7 @@ class Routes(ABC):
         known = self._topics.get(topic)
         if known is not None:
             return known.route
-        self._prepare(topic)
+        self._prepare(topic, self._config.first_snapshot_timeout_s)
         with self._lock:
             known = self._topics.get(topic)
             if known is None:
@@ -162,8 +162,9 @@ class Routes(ABC):
 
     # For those who look after topics.
 
-    def _prepare(self, topic: str) -> None:  # noqa: B027 - most have nothing to prepare
-        """Have what is needed to look after a topic; may wait."""
+    @abstractmethod
+    def _prepare(self, topic: str, left_s: float) -> None:
+        """Have what is needed to look after a topic; may wait for so many seconds."""
 
     def _make_route(self, topic: str, num_partitions: int) -> TopicRoute:
         return TopicRoute(

@@ -109,7 +109,10 @@ class _SharedUse:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             if self._is_lock_file():
                 return
-            os.close(self._lock)  # the last user deleted it between our two calls
+            # The last user deleted it between our two calls. What is closed is forgotten first: closed once
+            # more, it may by then be somebody else's.
+            lock, self._lock = self._lock, -1
+            os.close(lock)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ def producer() -> Iterator[BalancedProducer]:
     config = ProducerConfig(new_topic_timeout_s=0.01)
     made = BalancedProducer({"bootstrap.servers": ADDRESS}, collector=collector, config=config)
     yield made
+    made._unopened.close()
     made._routes.close()
 
 
@@ -81,6 +83,34 @@ def test_a_topic_that_may_not_be_written_is_refused_with_the_permission(
     ((error, message),) = told
     assert "to topic 'secret': it needs WRITE on the topic" in error.str()
     assert (message.topic(), message.key(), message.value()) == ("secret", b"k", b"x")
+
+
+@pytest.mark.parametrize("method", ["poll", "flush"])
+def test_whoever_waits_hears_of_what_fails_meanwhile(producer: BalancedProducer, method: str) -> None:
+    told: list[KafkaError | None] = []
+    producer.produce("t", b"x", on_delivery=lambda error, _: told.append(error))
+    purging = threading.Timer(0.2, producer.purge)
+    purging.start()
+    while not told:  # other events of the client end a poll, too
+        getattr(producer, method)(600)
+    purging.join()
+    (error,) = told
+    assert error is not None
+    assert error.code() == KafkaError._PURGE_QUEUE
+
+
+def test_a_flush_that_may_not_wait_tells_what_has_failed(producer: BalancedProducer) -> None:
+    told: list[KafkaError | None] = []
+    producer.produce("t", b"x", on_delivery=lambda error, _: told.append(error))
+    producer.purge()
+    assert producer.flush(0) == 0
+    assert len(told) == 1
+
+
+def test_a_batch_with_something_that_is_no_record_is_refused_as_a_whole(producer: BalancedProducer) -> None:
+    with pytest.raises(TypeError):
+        producer.produce_batch("t", [{"value": b"good"}, {"value": 5}])
+    assert producer._unopened.num_waiting == 0
 
 
 def test_the_collector_ends_though_the_client_does_not_end_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,14 @@ def test_ports_are_had_by_one_alone_until_they_are_released(monkeypatch: pytest.
     release_ports(ports)
 
 
+def test_a_port_that_is_held_elsewhere_is_not_had_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as of_another_namespace:
+        monkeypatch.setattr(settings_module, "_held", {20_000: of_another_namespace})
+        monkeypatch.setattr(settings_module, "_PORTS", range(20_000, 20_001))
+        with pytest.raises(LocalClusterError, match="found 0 free ports"):
+            free_ports(1)
+
+
 def test_a_pid_file_is_forgotten_only_when_its_process_has_ended(tmp_path: Path) -> None:
     server = JavaServer("broker-1", tmp_path, dies_with_parent=False)
     for pid, is_kept in ((os.getpid(), True), (1 << 30, False)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from evenload.kafka_plugin.errors import PluginConfigError
 from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.kafka_plugin.producing.settings import connection_of, turn_s
 from evenload.telemetry_collector.collector import Collector
+
+WaitUntil = Callable[[Callable[[], bool]], None]
 
 SASL = {"sasl.mechanism": "scram-sha-256", "sasl.username": "me", "sasl.password": "hush"}
 
@@ -123,7 +126,7 @@ def test_a_slow_producer_learns_too_how_much_less_is_stored_than_sent() -> None:
         assert producer._routes.stored_ratio == 0.5
 
 
-def test_a_record_of_a_batch_may_say_that_its_time_is_now() -> None:
+def test_a_record_of_a_batch_may_say_that_its_time_is_now(wait_until: WaitUntil) -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1"}
     messages: list[dict[str, Any]] = [{"value": b"a"}, {"value": b"b", "timestamp": 0}, {"value": b"c"}]
     with BalancedProducer(
@@ -131,7 +134,9 @@ def test_a_record_of_a_batch_may_say_that_its_time_is_now() -> None:
         collector=Collector(connection_of(settings)),
         config=ProducerConfig(new_topic_timeout_s=0.01, first_snapshot_timeout_s=0.0),
     ) as producer:
-        producer._find_partitions = lambda *_: 3  # type: ignore[method-assign]
+        producer._opener.num_partitions = lambda _: 3  # type: ignore[method-assign]
+        producer.produce("t", b"")
+        wait_until(lambda: "t" in producer._topics)
         assert producer.produce_batch("t", messages) == 3
         producer.purge()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,12 +75,14 @@ class Client:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def client(monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil) -> Iterator[Client]:
     monkeypatch.setattr(waiting, "_AGAIN_S", 0.005)
+    monkeypatch.setattr(waiting, "_AGAIN_MAX_S", 0.005)
+    before = set(threading.enumerate())
     made = Client()
     yield made
     made.topics.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "evenload-opening"]
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_records_wait_until_their_topic_is_open_and_keep_their_order(
@@ -119,13 +123,59 @@ def test_as_many_wait_as_may(client: Client, wait_until: WaitUntil) -> None:
     assert client.taken == {"t": [b"123456"], "u": [b"1234"]}
 
 
-@pytest.mark.parametrize(("value", "refusal"), [(5, TypeError), (bytes(1001), KafkaException)])
+@pytest.mark.parametrize(
+    ("fields", "refusal"),
+    [
+        ({"value": 5}, TypeError),
+        ({"value": bytes(1001)}, KafkaException),
+        ({"key": 1.5}, TypeError),
+        ({"topic": None}, TypeError),
+        ({"partition": "1"}, TypeError),
+        ({"timestamp_ms": "now"}, TypeError),
+        ({"headers": [("h", 5)]}, TypeError),
+        ({"headers": {"h": 5}}, TypeError),
+        ({"headers": ["h"]}, TypeError),
+    ],
+)
 def test_what_can_never_be_sent_is_refused_at_once(
-    client: Client, value: Any, refusal: type[Exception]
+    client: Client, fields: dict[str, Any], refusal: type[Exception]
 ) -> None:
+    record = {
+        "topic": "t",
+        "value": b"",
+        "key": None,
+        "partition": -1,
+        "callback": None,
+        "timestamp_ms": 0,
+        "headers": None,
+    }
     with pytest.raises(refusal):
-        client.hold("t", value)
+        client.topics.hold(**{**record, **fields})
     assert client.topics.num_waiting == 0
+
+
+def test_nothing_is_taken_while_that_is_refused(client: Client) -> None:
+    client.topics.refusal = KafkaError(KafkaError._STATE)
+    with pytest.raises(KafkaException):
+        client.hold("t", b"")
+    client.topics.refusal = None
+    client.hold("t", b"")
+    client.topics.refusal = KafkaError(KafkaError._STATE)
+    with pytest.raises(KafkaException):  # though others wait
+        client.hold("t", b"")
+    assert client.topics.num_waiting == 1
+
+
+def test_who_is_dropped_without_being_closed_is_gone(client: Client, wait_until: WaitUntil) -> None:
+    client.hold("t", b"")
+    dropped = weakref.ref(client.topics)
+    client.topics = client.keep()
+
+    def is_gone() -> bool:
+        gc.collect()
+        return dropped() is None
+
+    wait_until(is_gone)
 
 
 def test_what_the_client_has_no_room_for_waits_on(client: Client, wait_until: WaitUntil) -> None:
@@ -170,7 +220,7 @@ def test_a_record_that_the_client_refuses_keeps_no_other_back(client: Client, wa
 
 
 def test_a_record_that_waits_for_too_long_has_failed(client: Client, wait_until: WaitUntil) -> None:
-    client.topics = client.keep(lifetime_s=0.1)
+    client.topics = client.keep(lifetime_s=1.0)
     client.hold("t", b"old")
     wait_until(lambda: client.topics.has_failed)
     client.topics.report()

@@ -106,6 +106,8 @@ class Service:
 @pytest.fixture
 def services(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Service]]:
     monkeypatch.setattr(followed_routes, "_BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(followed_routes, "_ASK_MIN_S", 0.01)
+    monkeypatch.setattr(followed_routes, "_IDLE_FACTOR", 100)
     monkeypatch.setattr(followed_routes, "_REPORT_MIN_S", 0.0)
     made = [Service(), Service()]
     yield made
@@ -218,8 +220,50 @@ def test_shares_end_when_the_service_is_gone_for_long_and_it_is_used_when_it_is_
     service.say(expires_s=30)
     wait_until(lambda: not is_even())
     (gone, back) = [r.getMessage() for r in caplog.records if "collector service" in r.getMessage()]
-    assert "it answered with status 503: nothing yet; shares are followed until they expire" in gone
-    assert back.endswith("can be used again")
+    assert "has no route for topic t: it answered with status 503: nothing yet; shares are followed" in gone
+    assert back.endswith("has a route for topic t again")
+
+
+def test_a_topic_that_is_refused_keeps_no_other_from_its_route(
+    service: Service, follow: Follow, wait_until: WaitUntil
+) -> None:
+    routes = follow()
+    service.say(topic="good")
+    bad = routes.add("bad", 2)  # it is answered about another
+    good = routes.add("good", 2)
+    assert goes_to(bad) == {0, 1}
+    assert goes_to(good) == {1}
+    service.say(shares=[1.0, 0.0])
+    wait_until(lambda: good.partition_for(MIB) == 0 and bad.partition_for(MIB) in (0, 1))
+    assert routes.num_without_service == 1
+
+
+def test_a_route_that_is_over_already_is_refused_and_not_asked_for_without_pause(
+    service: Service, follow: Follow, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_routes, "_BACKOFF_MAX_S", 30.0)
+    service.age = "31"
+    routes = follow()
+    route = routes.add("t", 2)
+    assert goes_to(route) == {0, 1}
+    wait_until(lambda: routes.num_without_service == 1)
+    num_asked = len(service.asked)
+    for _ in range(100):
+        route.partition_for(4 * MIB)
+    assert len(service.asked) - num_asked <= 1
+
+
+def test_a_topic_with_long_pauses_keeps_its_route(
+    service: Service, follow: Follow, wait_until: WaitUntil
+) -> None:
+    service.age = "0"
+    service.say(expires_s=0.5)
+    route = follow().add("t", 2)
+    route.partition_for(MIB)
+    num_asked = len(service.asked)
+    wait_until(lambda: len(service.asked) > num_asked + 4)  # though nothing is sent
+    assert route.partition_for(MIB) == 1
+    assert route.num_fallbacks == 0
 
 
 def test_without_a_service_from_the_start_shares_are_even(follow: Follow) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import namedtuple
@@ -185,3 +186,34 @@ def test_where_no_folder_can_be_used_the_copy_is_kept_in_memory(tmp_path: Path) 
     assert numbers(copy) == list(range(6))
     assert build.num_built == 1
     copy.close()
+
+
+def test_a_lock_file_that_vanished_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = whole_copy._SharedUse(tmp_path, "copy")
+    opened = os.open
+    of_others: list[int] = []
+
+    def failing(path: str, flags: int, mode: int = 0o777) -> int:
+        if of_others:
+            raise OSError(errno.EMFILE, "too many open files")
+        of_others.append(-1)
+        return opened(path, flags, mode)
+
+    def is_gone(_: object) -> bool:
+        monkeypatch.setattr(os, "close", closing)
+        return False
+
+    close = os.close
+
+    def closing(lock: int) -> None:
+        close(lock)
+        of_others[0] = opened(os.devnull, os.O_RDONLY)  # has the same number now
+        monkeypatch.setattr(os, "close", close)
+
+    monkeypatch.setattr(whole_copy._SharedUse, "_is_lock_file", is_gone)
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(OSError, match="too many open files"):
+        use.share()
+    use.end()
+    os.fstat(of_others[0])
+    close(of_others[0])
