@@ -2,8 +2,9 @@
 
 0, 1, 10 and 100 producers measure three brokers with 300 partitions, R = 2, each at the default settings:
 once each with a `Collector` of its own, once all through one collector service (`evenload collector`, a
-process). What is counted: the requests that brokers got, by their own metrics, and the processor time of the
-brokers, the service and the producers. With the service, a hundred producers should cost the brokers what one
+process). And a thousand follow the routes that one service decides, of one topic and of 500. What is
+counted: the requests that brokers got, by their own metrics, and the processor time of the brokers, the
+service and the producers. With the service, many producers should cost the brokers what one
 costs; report.py states that.
 
 All producers' collectors are threads of this one process, which does nothing else in a window. Brokers write
@@ -12,5 +13,6 @@ compiles fully, as in production, and is warm.
 
 Windows take turns, there and back (A B C C B A), so that what else the machine does hits all alike.
 
-The front is command.py; then broker_counts.py (how it is counted), windows.py, report.py.
+The front is command.py; then broker_counts.py (how it is counted), windows.py, following.py (producers that
+are simulated), report.py.
 """

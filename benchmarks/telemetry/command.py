@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from benchmarks.stage import FULL_COMPILER
 from benchmarks.telemetry.broker_counts import CountedBrokers, counted_cluster
 from benchmarks.telemetry.report import (
     OWN,
+    ROUTED,
+    ROUTES_OF_MANY,
+    ROUTES_OF_ONE,
     SERVICE,
     Case,
     Window,
@@ -26,6 +29,7 @@ from benchmarks.telemetry.report import (
 )
 from benchmarks.telemetry.windows import ServiceProcess, measure_window
 from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_plugin.topics import create_topic
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
@@ -40,7 +44,8 @@ BEFORE_SERVICE = (
     Case(OWN, 0),
     Case(OWN, 1),
 )
-WITH_SERVICE = (Case(SERVICE, 100), Case(SERVICE, 10), Case(SERVICE, 1))
+WITH_SERVICE = (Case(SERVICE, 100), Case(SERVICE, 10), Case(SERVICE, 1), *ROUTED)
+NUM_ROUTED_TOPICS, PARTITIONS_A_ROUTED_TOPIC = 500, 2
 NUM_ROUNDS, WINDOW_S = 4, 10.0  # about two measurements of each collector
 QUICK_ROUNDS, QUICK_WINDOW_S = 2, 6.0  # one at least
 
@@ -56,20 +61,23 @@ OFTEN = CollectorConfig(interval_s=0.05, full_interval_s=0.05)
 )
 @results_option
 def telemetry(quick: bool, folder: Path | None) -> None:
-    """What measuring costs brokers; exit status 1 where a hundred producers cost more than one."""
+    """What measuring costs brokers; exit status 1 where many producers cost more than one."""
     console = Console(highlight=False)
     console.width = max(console.width, 140)
     num_rounds, window_s = (QUICK_ROUNDS, QUICK_WINDOW_S) if quick else (NUM_ROUNDS, WINDOW_S)
     windows: list[Window] = []
     with counted_cluster(NUM_BROKERS, FULL_COMPILER) as brokers:
         topics = make_topics(brokers)
+        many = make_many_topics(brokers)
         connection = as_operators_have_it(brokers)
         console.print("warming up")
         warm_up(connection, topics)
+        by_way = {OWN: topics, SERVICE: topics, ROUTES_OF_ONE: topics[:1], ROUTES_OF_MANY: many}
         for number in range(num_rounds):
             console.print(f"[dim]round {number + 1} of {num_rounds}[/dim]")
-            windows += measure_round(brokers, topics, window_s=window_s, is_way_back=number % 2 == 1)
-    result = document(windows, num_partitions=NUM_TOPICS * PARTITIONS_A_TOPIC, window_s=window_s)
+            windows += measure_round(brokers, by_way, window_s=window_s, is_way_back=number % 2 == 1)
+    num_partitions = NUM_TOPICS * PARTITIONS_A_TOPIC + NUM_ROUTED_TOPICS * PARTITIONS_A_ROUTED_TOPIC
+    result = document(windows, num_partitions=num_partitions, window_s=window_s)
     for each in tables(result):
         console.print(each)
     keep(result, lambda: draw(result), folder, is_whole=not quick)
@@ -93,6 +101,15 @@ def make_topics(brokers: CountedBrokers) -> Sequence[str]:
     return topics
 
 
+def make_many_topics(brokers: CountedBrokers) -> Sequence[str]:
+    """Small ones, which many producers write."""
+    topics = [f"routes-{number}" for number in range(NUM_ROUTED_TOPICS)]
+    wanted = {"num_partitions": PARTITIONS_A_ROUTED_TOPIC, "replication_factor": 2}
+    with open_admin(brokers.cluster.connection, timeout_s=TIMEOUT_S) as admin:
+        admin.create_topics(dict.fromkeys(topics, wanted))
+    return topics
+
+
 def as_operators_have_it(brokers: CountedBrokers) -> Connection:
     """Brokers tell their capacities themselves; where one is configured, all sizes are asked each time."""
     return brokers.cluster.connection.model_copy(update={"capacity_bytes_by_broker": {}})
@@ -107,7 +124,7 @@ def warm_up(connection: Connection, topics: Sequence[str]) -> None:
 
 
 def measure_round(
-    brokers: CountedBrokers, topics: Sequence[str], *, window_s: float, is_way_back: bool
+    brokers: CountedBrokers, topics: Mapping[str, Sequence[str]], *, window_s: float, is_way_back: bool
 ) -> list[Window]:
     """A window of each case, those with the service while one runs."""
     connection = as_operators_have_it(brokers)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.telemetry.broker_counts import BrokerCounts, CountedBrokers, cpu_s_of
-from benchmarks.telemetry.report import OWN, Case, Window
+from benchmarks.telemetry.following import FollowingProducers
+from benchmarks.telemetry.report import FOLLOWING, OWN, Case, Window
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.service.client import RemoteCollector
@@ -76,21 +77,21 @@ class ServiceProcess:
         return cpu_s_of(psutil.Process(self._process.pid))
 
     def num_requests(self) -> float:
-        """How many snapshots it was asked for so far."""
+        """How much it was asked so far, by producers."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=OPEN_TIMEOUT_S) as response:
             families = text_string_to_metric_families(response.read().decode())
         samples = (sample for family in families for sample in family.samples)
         return sum(
             sample.value
             for sample in samples
-            if sample.name == "evenload_service_requests_total" and sample.labels["route"] == "/v1/snapshot"
+            if sample.name == "evenload_service_requests_total" and sample.labels["route"].startswith("/v1/")
         )
 
 
 def measure_window(
     brokers: CountedBrokers,
     connection: Connection,
-    topics: Sequence[str],
+    topics: Mapping[str, Sequence[str]],
     *,
     case: Case,
     service: ServiceProcess | None,
@@ -99,12 +100,12 @@ def measure_window(
     """Open what a case says, and count for so long.
 
     Args:
-        topics: What the producers would write, in turn, one each.
+        topics: By a way of measuring, what the producers would write, in turn, one each.
         service: Runs already; None: each measures for itself.
     """
     at_first = brokers.read()
     with ExitStack() as opened:
-        _open(opened, connection, topics, case, service)
+        _open(opened, connection, topics[case.way], case, service)
         time.sleep(SETTLE_S)
         num_asked = service.num_requests() if service is not None else 0.0
         before = brokers.read()
@@ -154,6 +155,11 @@ def _open(
 ) -> None:
     """Start all, then wait until each knows something."""
     url = None if service is None else service.url
+    if case.way in FOLLOWING:
+        assert url is not None
+        following = FollowingProducers(url, topics, case.num_producers, timeout_s=OPEN_TIMEOUT_S)
+        opened.enter_context(following)
+        return
     kind = Collector if case.way == OWN else RemoteCollector
     told = connection.model_copy(update={"collector_url": url})
     collectors = [

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from evenload.cli.edge import StoppedError, cluster_options, is_loopback
 from evenload.cli.output import Output
 from evenload.cli.tls import tls_options
+from evenload.extras import naming_extra
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.connection import COLLECTOR_FIELDS, first_reason
 from evenload.kafka_connection.environment import service_token
@@ -82,7 +83,7 @@ def _token_option(right: str, what_for: str) -> Callable[[F], F]:
     "--share",
     is_flag=True,
     help="Share weights and announcements with the cluster's other services that do so, by the topic "
-    "evenload-service.told; weights are kept there, and not in a file.",
+    "evenload-service.told; weights are kept there, and not in a file. Takes the extra [load] as well.",
 )
 @_token_option("operate", "to change weights, and to do all else; without one, nobody may change them.")
 @_token_option("ingest", "to announce bytes and report routes, as loads and producers do, and to read.")
@@ -187,10 +188,11 @@ def collector(
 def _serving(shared: Connection | None, service: CollectorService) -> Iterator[Iterable[RouteDef]]:
     """Routes, and what services of one cluster share by a topic of it, if they do."""
     from evenload.route_service.http_routes import serving_routes
-    from evenload.route_service.sharing import Sharing
 
     with ExitStack() as stack:
         if shared is not None:
+            with naming_extra("load", "--share"):  # which reads a topic, as loads do
+                from evenload.route_service.sharing import Sharing
             service.beside = stack.enter_context(Sharing(shared, service))
         yield stack.enter_context(serving_routes(service))
 

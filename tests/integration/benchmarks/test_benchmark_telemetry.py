@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.telemetry.broker_counts import CountedBrokers, counted_cluster
 from benchmarks.telemetry.command import as_operators_have_it, make_topics
-from benchmarks.telemetry.report import IDLE, ONE, OWN, SERVICE, Case, Window
+from benchmarks.telemetry.report import IDLE, ONE, OWN, ROUTES_OF_MANY, SERVICE, Case, Window
 from benchmarks.telemetry.windows import ServiceProcess, measure_window
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
@@ -29,9 +29,8 @@ def brokers() -> Iterator[CountedBrokers]:
 
 def _measured(brokers: CountedBrokers, case: Case, service: ServiceProcess | None = None) -> Window:
     connection = as_operators_have_it(brokers)
-    return measure_window(
-        brokers, connection, ["telemetry-0", "telemetry-1"], case=case, service=service, window_s=WINDOW_S
-    )
+    topics = {way: ["telemetry-0", "telemetry-1"] for way in (OWN, SERVICE, ROUTES_OF_MANY)}
+    return measure_window(brokers, connection, topics, case=case, service=service, window_s=WINDOW_S)
 
 
 def test_brokers_count_what_one_measurement_asks(brokers: CountedBrokers) -> None:
@@ -56,10 +55,11 @@ def test_a_collector_each_asks_as_many_times_as_there_are_producers(brokers: Cou
 @pytest.mark.torture
 def test_producers_of_a_service_are_one_to_brokers(brokers: CountedBrokers) -> None:
     with ServiceProcess(as_operators_have_it(brokers)) as service:
-        many = _measured(
-            brokers, Case(SERVICE, 40), service
-        )  # processor time comes in hundredths of a second
+        many, following = (_measured(brokers, Case(way, 40), service) for way in (SERVICE, ROUTES_OF_MANY))
     assert 0 < many.requests["DescribeLogDirs"] * WINDOW_S < 5
+    assert 0 < following.requests["DescribeLogDirs"] * WINDOW_S < 5
     assert many.service_requests * WINDOW_S > 32
+    assert following.service_requests > 20  # each asks once a second
+    # Processor time comes in hundredths of a second.
     assert many.service_cpu_ms > 0
     assert _measured(brokers, ONE).service_cpu_ms == 0

@@ -11,9 +11,21 @@ from rich.console import Console
 
 from benchmarks.results import to_text, write_svg
 from benchmarks.telemetry.broker_counts import BrokerCounts
-from benchmarks.telemetry.report import IDLE, JUDGED, ONE, OWN, Case, Window, document, draw, misses, tables
+from benchmarks.telemetry.report import (
+    IDLE,
+    JUDGED,
+    ONE,
+    OWN,
+    ROUTED,
+    Case,
+    Window,
+    document,
+    draw,
+    misses,
+    tables,
+)
 
-ALL = (IDLE, ONE, Case(OWN, 100), JUDGED)
+ALL = (IDLE, ONE, Case(OWN, 100), JUDGED, *ROUTED)
 
 
 def _window(case: Case, requests: float, cpu_ms: float) -> Window:
@@ -34,7 +46,7 @@ def _result(judged: list[tuple[float, float]]) -> dict[str, Any]:
     windows = []
     for requests, cpu_ms in judged:
         windows += [_window(IDLE, 0.0, 49.0), _window(ONE, 0.8, 50.0), _window(ALL[2], 80.0, 120.0)]
-        windows.append(_window(JUDGED, requests, cpu_ms))
+        windows += [_window(JUDGED, requests, cpu_ms), *(_window(case, 0.8, 50.0) for case in ROUTED)]
     return document(windows, num_partitions=300, window_s=10.0)
 
 
@@ -43,9 +55,9 @@ def _result(judged: list[tuple[float, float]]) -> dict[str, Any]:
     [
         ([(0.8, 50.0)] * 4, []),
         ([(0.4, 45.0), (0.8, 50.0), (0.8, 52.0), (1.2, 51.0)], []),
-        ([(1.2, 50.0)] * 4, ["requests: a hundred producers with a service cost 1.50 to 1.50"]),
+        ([(1.2, 50.0)] * 4, ["requests: 100 producers (service) cost 1.50 to 1.50"]),
         ([(0.8, 40.0), (2.4, 50.0), (2.4, 51.0)], ["requests"]),
-        ([(0.8, 60.0)] * 4, ["broker_cpu: a hundred producers with a service cost 1.20 to 1.20"]),
+        ([(0.8, 60.0)] * 4, ["broker_cpu: 100 producers (service) cost 1.20 to 1.20"]),
         ([(0.8, 40.0), (0.8, 80.0), (0.8, 81.0)], ["broker_cpu"]),
         ([(80.0, 120.0)] * 4, ["requests", "broker_cpu"]),
     ],

@@ -47,7 +47,12 @@ PARTS = {
     "load": ("evenload.cli.*", "evenload.kafka_plugin.*", "evenload.dataset_catalog.*"),
     "reader": ("evenload.ray_trainer.reading.*", "evenload.ray_trainer.training.session"),
     "train": ("evenload.cli.*", "evenload.ray_trainer.*"),
-    "collector": ("evenload.cli.*", "evenload.explaining", "evenload.telemetry_collector.*"),
+    "collector": (
+        "evenload.cli.*",
+        "evenload.explaining",
+        "evenload.route_service.http_routes",
+        "evenload.telemetry_collector.*",
+    ),
     "governor": ("evenload.cli.*", "evenload.governor.*"),
     "local": ("evenload.cli.*", "evenload.local_cluster.*"),
 }
