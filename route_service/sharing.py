@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 import threading
 import time
@@ -37,6 +38,7 @@ from evenload.dataset_catalog.logs.internal_topics import (
 from evenload.dataset_catalog.topic_admin import TopicAdmin
 from evenload.kafka_connection import Connection, KafkaConnectionError
 from evenload.telemetry_collector.reports import Intent
+from evenload.telemetry_collector.schedule import backoff_s
 from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["TOLD_TOPIC", "Sharing"]
@@ -104,6 +106,7 @@ class Sharing:
         self._next: int | None = None  # offset; None: all has to be read
         self._is_in_trouble = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._rng = random.Random()
         self._wake = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._share_on, name="evenload-sharing", daemon=True)
@@ -172,7 +175,8 @@ class Sharing:
                     _log.exception("sharing what is told failed unexpectedly")
                 num_failures += 1
                 self._fail(str(error))
-                self._wake.wait(min(_BACKOFF_MAX_S, _ROUND_S * 2**num_failures))
+                rng = random.Random()
+                self._wake.wait(backoff_s(num_failures, initial_s=_ROUND_S, max_s=_BACKOFF_MAX_S, rng=rng))
 
     def _round(self, admin: TopicAdmin) -> None:
         with self._lock:

@@ -29,10 +29,11 @@ from evenload.kafka_plugin.routing.topic_route import PartitionCounter
 from evenload.route_service.client import HeardRoute, RouteClient
 from evenload.router.route import Route
 from evenload.telemetry_collector.errors import ServiceRefusedError, ServiceUnusableError
+from evenload.telemetry_collector.schedule import backoff_s
 
 _log = logging.getLogger(__name__)
 _JITTER = 0.2
-_BACKOFF_MAX_S = 8.0
+_BACKOFF_S, _BACKOFF_MAX_S = 1.0, 8.0
 _REPORT_MIN_S = 1.0
 _FIRST_TIMEOUT_S = 4.0
 _ASK_MIN_S = 0.2  # whatever a service says
@@ -40,6 +41,13 @@ _ASK_MIN_S = 0.2  # whatever a service says
 _IDLE_FACTOR, _IDLE_S = 10, 600.0
 # One answer that is late tells nothing; a service that a thousand producers ask as they all start is busy.
 _FIRST_MISSES = 2
+
+
+_rng = random.Random()
+
+
+def _backoff_s(num_failures: int) -> float:
+    return backoff_s(num_failures, initial_s=_BACKOFF_S, max_s=_BACKOFF_MAX_S, rng=_rng)
 
 
 class _Service:
@@ -58,8 +66,7 @@ class _Service:
 
     def miss(self, now_s: float) -> None:
         self.num_misses += 1
-        wait_s = min(_BACKOFF_MAX_S, 2.0 ** (self.num_misses - 1))
-        self.retry_at_s = now_s + wait_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+        self.retry_at_s = now_s + _backoff_s(self.num_misses)
 
 
 class _Followed:
@@ -197,7 +204,7 @@ class FollowedRoutes(Routes):
         followed.ask_at_s = min(service.retry_at_s for service in self._services)
         if refused is not None:
             followed.num_refusals += 1
-            followed.ask_at_s = now_s + min(_BACKOFF_MAX_S, 2.0 ** (followed.num_refusals - 1))
+            followed.ask_at_s = now_s + _backoff_s(followed.num_refusals)
             if followed.num_refusals == _FIRST_MISSES:
                 self._num_without_service += 1
                 _log.warning(

@@ -266,6 +266,13 @@ def test_a_topic_with_long_pauses_keeps_its_route(
     assert route.num_fallbacks == 0
 
 
+def test_a_service_that_is_gone_for_days_is_still_asked_now_and_then(follow: Follow) -> None:
+    (service,) = follow("http://127.0.0.1:1")._services
+    for _ in range(5000):
+        service.miss(1000.0)
+    assert 1000.0 < service.retry_at_s <= 1000.0 + followed_routes._BACKOFF_MAX_S
+
+
 def test_without_a_service_from_the_start_shares_are_even(follow: Follow) -> None:
     routes = follow("http://127.0.0.1:1")
     route = routes.add("t", 2)
