@@ -175,8 +175,10 @@ class Sharing:
                     _log.exception("sharing what is told failed unexpectedly")
                 num_failures += 1
                 self._fail(str(error))
-                rng = random.Random()
-                self._wake.wait(backoff_s(num_failures, initial_s=_ROUND_S, max_s=_BACKOFF_MAX_S, rng=rng))
+                self._wake.clear()  # what is told meanwhile is told with the next try
+                if not self._is_closed:
+                    wait_s = backoff_s(num_failures, initial_s=_ROUND_S, max_s=_BACKOFF_MAX_S, rng=self._rng)
+                    self._wake.wait(wait_s)
 
     def _round(self, admin: TopicAdmin) -> None:
         with self._lock:
