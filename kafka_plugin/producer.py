@@ -263,7 +263,7 @@ class BalancedProducer(Producer):
         if 0 <= timeout <= _SLICE_S and not self._unopened.num_waiting:
             num_events: int = _poll(self, timeout)
             return num_events
-        return self._poll_in_slices(math.inf if timeout < 0 else _now_s() + timeout)
+        return self._poll_in_slices(_end_s(timeout))
 
     def flush(self, timeout: float = -1) -> int:
         """As `confluent_kafka.Producer.flush`.
@@ -272,7 +272,7 @@ class BalancedProducer(Producer):
             KafkaException: Nothing can be sent any more. Where a permission is missing, it says which. `poll`
                 says it in the client's words: it is called for each record, and a check would cost as much.
         """
-        ends_s = math.inf if timeout < 0 else _now_s() + timeout
+        ends_s = _end_s(timeout)
         with _explaining():
             while True:
                 left_s = self._serve_until_all_are_open(ends_s)
@@ -300,7 +300,7 @@ class BalancedProducer(Producer):
             KafkaException: As there. Also if a record has failed before the client had it, as the client
                 refuses to commit what it knows to be incomplete.
         """
-        ends_s = math.inf if timeout < 0 else _now_s() + timeout
+        ends_s = _end_s(timeout)
         left_s = self._serve_until_all_are_open(ends_s)
         if self._unopened.num_waiting:
             raise KafkaException(
@@ -517,11 +517,16 @@ class BalancedProducer(Producer):
     def _count_partitions(self, topic: str, num_measured: int) -> int | None:  # noqa: ARG002 (brokers say it)
         """How many partitions the client knows; asking brokers teaches it those that are new."""
         try:
-            found = self.list_topics(topic, timeout=self._config.new_topic_timeout_s).topics[topic]
+            found = self._describe(topic, self._config.new_topic_timeout_s)
         except KafkaException as error:
             _log.warning("brokers don't say which partitions topic %s has by now: %s", topic, error)
             return None
         return len(found.partitions) or None
+
+
+def _end_s(timeout: float) -> float:
+    """When a time-out ends, as the client counts them: below 0, never."""
+    return math.inf if timeout < 0 else _now_s() + timeout
 
 
 def _described(settings: Mapping[str, Any]) -> Connection:

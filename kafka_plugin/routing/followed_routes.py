@@ -254,7 +254,7 @@ class FollowedRoutes(Routes):
         route.follow(decided, ends_s=ends_s, on_end=partial(self._look_after, topic))
         followed.heard = heard
         poll_s = max(_ASK_MIN_S, answer.poll_s)
-        followed.ask_at_s = self._clock() + poll_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+        followed.ask_at_s = self._clock() + poll_s * _rng.uniform(1 - _JITTER, 1 + _JITTER)
         topic.is_known.set()
 
     def _go_without(self, url: str, reason: str) -> None:
