@@ -16,6 +16,8 @@ of the authorities that its certificate is checked against.
 A password that a connection file needs and doesn't hold, nor names a file of, is taken from
 `EVENLOAD_SASL_PASSWORD`, else from the file that `EVENLOAD_SASL_PASSWORD_FILE` names; the one of an encrypted
 private key likewise, from `EVENLOAD_SSL_KEY_PASSWORD` and `EVENLOAD_SSL_KEY_PASSWORD_FILE`.
+
+Where a machine is, which no description of a cluster can say for all, is in `EVENLOAD_CLIENT_RACK`.
 """
 
 from __future__ import annotations
@@ -117,6 +119,11 @@ def service_token(right: str) -> SecretStr | None:
     """What a collector service that runs here asks for: `EVENLOAD_COLLECTOR_OPERATE_TOKEN` for "operate"."""
     token = os.environ.get(f"EVENLOAD_COLLECTOR_{right.upper()}_TOKEN")
     return SecretStr(token) if token else None
+
+
+def client_rack() -> str:
+    """The rack that this machine is in, as brokers' `broker.rack` names it; empty: nobody said."""
+    return os.environ.get("EVENLOAD_CLIENT_RACK", "")
 
 
 def governor_token() -> SecretStr | None:

@@ -36,6 +36,7 @@ _PARTITION: Final = struct.Struct(">iiqiqi")
 _ANSWER: Final = struct.Struct(">ihi")
 _PARTITION_ANSWER: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = struct.Struct(">qq")
+_BROKER_ID: Final = struct.Struct(">i")
 
 _CONSUMER: Final = -1
 _NO_SESSION: Final = (0, -1)
@@ -53,6 +54,8 @@ class FetchAnswer(NamedTuple):
         records: record batches, a view into the received bytes.
         aborted: of aborted transactions that have records among these, first offset and producer id, by first
             offset. Brokers tell only those who ask for committed records.
+        preferred_replica: the broker that the leader would rather have asked, as it is in the asker's rack
+            (KIP-392), without records then; -1: none.
     """
 
     error_code: int
@@ -60,6 +63,7 @@ class FetchAnswer(NamedTuple):
     last_stable_offset: int
     records: memoryview
     aborted: tuple[tuple[int, int], ...] = ()
+    preferred_replica: int = -1
 
 
 class FetchRequestWriter:
@@ -68,10 +72,18 @@ class FetchRequestWriter:
     Args:
         committed_only: read up to the last stable offset, which anybody's open transaction holds back, and be
             told which transactions were aborted; their records come all the same.
+        rack: where the asker is. A leader may then name a replica there instead of sending records; empty:
+            it doesn't.
     """
 
     def __init__(
-        self, *, topic_id: uuid.UUID, client_id: str, max_wait_ms: int, committed_only: bool = False
+        self,
+        *,
+        topic_id: uuid.UUID,
+        client_id: str,
+        max_wait_ms: int,
+        committed_only: bool = False,
+        rack: str = "",
     ) -> None:
         name = client_id.encode()
         self._client = struct.pack(">h", len(name)) + name + b"\x00"
@@ -83,8 +95,8 @@ class FetchRequestWriter:
             + topic_id.bytes
             + b"\x02"  # one partition
         )
-        # tagged fields of partition and topic, no forgotten topics, no rack, tagged fields
-        self._after = b"\x00\x00\x01\x01\x00"
+        # tagged fields of partition and topic, no forgotten topics, the rack, tagged fields
+        self._after = b"\x00\x00\x01" + _compact_string(rack) + b"\x00"
 
     def write(self, correlation_id: int, *, partition: int, offset: int, max_bytes: int) -> bytes:
         """The request as it goes over the wire, with its length before it."""
@@ -128,13 +140,26 @@ def read_fetch_answer(frame: memoryview) -> FetchAnswer:
             producer_id, first_offset = _ABORTED.unpack_from(frame, position)
             aborted.append((first_offset, producer_id))
             position = _skip_tagged_fields(frame, position + _ABORTED.size)
-        size, position = _count(frame, position + 4)  # after the preferred replica
+        (preferred_replica,) = _BROKER_ID.unpack_from(frame, position)
+        size, position = _count(frame, position + _BROKER_ID.size)
         records = frame[position : position + max(size, 0)]
         if len(records) < size:
             raise ValueError("a fetch answer is cut off")
-        return FetchAnswer(error_code, high_watermark, last_stable, records, tuple(sorted(aborted)))
+        return FetchAnswer(
+            error_code, high_watermark, last_stable, records, tuple(sorted(aborted)), preferred_replica
+        )
     except (struct.error, IndexError, OverflowError) as error:
         raise ValueError("a fetch answer can't be read") from error
+
+
+def _compact_string(text: str) -> bytes:
+    encoded = text.encode()
+    rest, length = len(encoded) + 1, bytearray()
+    while rest >= 0x80:
+        length.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    length.append(rest)
+    return bytes(length) + encoded
 
 
 def _count(frame: memoryview, position: int) -> tuple[int, int]:

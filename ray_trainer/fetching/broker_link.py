@@ -44,13 +44,17 @@ _OFFSET_OUT_OF_RANGE: Final = 1
 _NUM_DAMAGED_MAX: Final = 3
 
 OnTrouble: TypeAlias = Callable[[list[RangeFetch], str], None]
+OnNearer: TypeAlias = Callable[[RangeFetch, int], None]
 
 
 class BrokerLink:
     """One broker's thread and connection; both begin with the first range.
 
-    Any thread may call. `on_trouble` gets back the ranges that this broker can't give now; ranges that
-    nobody will ever get end here, with an error.
+    Any thread may call. `on_trouble` gets back the ranges that this broker can't give now, `on_nearer` those
+    that it would have asked of another one; ranges that nobody will ever get end here, with an error.
+
+    Args:
+        rack: where the reader is; empty: it asks leaders for no other replica.
     """
 
     def __init__(
@@ -63,7 +67,9 @@ class BrokerLink:
         config: FetchConfig,
         pool: BufferPool,
         check: RecordCheck | None,
+        rack: str,
         on_trouble: OnTrouble,
+        on_nearer: OnNearer,
     ) -> None:
         self.address = address
         self.num_wire_bytes = 0
@@ -73,8 +79,15 @@ class BrokerLink:
         self._pool = pool
         self._check = check
         self._on_trouble = on_trouble
-        self._writer = FetchRequestWriter(
-            topic_id=topic_id, client_id=CLIENT_ID, max_wait_ms=int(config.broker_wait_s * 1000)
+        self._on_nearer = on_nearer
+        self._writer, self._nearer_writer = (
+            FetchRequestWriter(
+                topic_id=topic_id,
+                client_id=CLIENT_ID,
+                max_wait_ms=int(config.broker_wait_s * 1000),
+                rack=asked_from,
+            )
+            for asked_from in ("", rack)
         )
         self._lock = threading.Condition()
         self._waiting: list[RangeFetch] = []  # a heap
@@ -126,7 +139,7 @@ class BrokerLink:
             refused = FetchRefusedError(topic=self._topic, reason=str(error) or repr(error))
             refused.__cause__ = error
             for fetch in fetches:
-                fetch.on_done(refused)
+                self._fail(fetch, refused)
 
     def _wait_for_work(self) -> bool:
         """False when it is time to end."""
@@ -164,8 +177,10 @@ class BrokerLink:
                 fetch = heapq.heappop(self._waiting)
                 self._num_sent = (self._num_sent + 1) & 0x7FFFFFFF
                 self._in_flight.append((self._num_sent, fetch))
+                takes_nearer = fetch.source is not None and fetch.source.takes_nearer
+                writer = self._nearer_writer if takes_nearer else self._writer
                 requests.append(
-                    self._writer.write(
+                    writer.write(
                         self._num_sent,
                         partition=fetch.wanted.partition,
                         offset=fetch.next_offset,
@@ -199,6 +214,9 @@ class BrokerLink:
         if answer.error_code:
             self._take_error(fetch, answer.error_code)
             return
+        if answer.preferred_replica >= 0 and not answer.records:
+            self._take_nearer(fetch, answer.preferred_replica)
+            return
         try:
             self._take_records(fetch, answer.records, answer.high_watermark)
         except DamagedBatchError as error:
@@ -206,7 +224,21 @@ class BrokerLink:
             if fetch.num_damaged < _NUM_DAMAGED_MAX:
                 self._on_trouble([fetch], str(error))
             else:
-                fetch.on_done(self._corrupt(fetch, fetch.next_offset, str(error)))
+                self._fail(fetch, self._corrupt(fetch, fetch.next_offset, str(error)))
+
+    def _take_nearer(self, fetch: RangeFetch, broker_id: int) -> None:
+        if fetch.source is not None and fetch.source.takes_nearer and broker_id != self.address.broker_id:
+            self._on_nearer(fetch, broker_id)
+        else:  # or two brokers could send it to and fro without end
+            said = f"broker {self.address.broker_id} names broker {broker_id}, for which it wasn't asked"
+            self._on_trouble([fetch], said)
+
+    def _fail(self, fetch: RangeFetch, error: ReadError) -> None:
+        """Nobody will ever get it, unless it is a follower that says so: its leader may know better."""
+        if fetch.is_from_follower:
+            self._on_trouble([fetch], str(error))
+        else:
+            fetch.on_done(error)
 
     def _take_error(self, fetch: RangeFetch, error_code: int) -> None:
         said = f"broker {self.address.broker_id} says {error_name(error_code)}"
@@ -215,9 +247,9 @@ class BrokerLink:
         if error_code in PASSING_ERRORS:
             self._on_trouble([fetch], said)
         elif error_code == _OFFSET_OUT_OF_RANGE:
-            fetch.on_done(self._gone(fetch, fetch.next_offset, said))
+            self._fail(fetch, self._gone(fetch, fetch.next_offset, said))
         else:
-            fetch.on_done(FetchRefusedError(topic=self._topic, reason=said))
+            self._fail(fetch, FetchRefusedError(topic=self._topic, reason=said))
 
     def _take_records(self, fetch: RangeFetch, data: memoryview, high_watermark: int) -> None:
         wanted = fetch.wanted
@@ -231,7 +263,7 @@ class BrokerLink:
         )
         fetch.records += records
         if next_offset >= wanted.end_offset:
-            fetch.on_done(self._finished(fetch))
+            self._finish(fetch)
         elif next_offset > fetch.next_offset:
             fetch.note_progress(next_offset)
             self.put(fetch)
@@ -239,6 +271,13 @@ class BrokerLink:
             self._on_trouble(
                 [fetch], f"offset {next_offset} can't be read yet (high watermark {high_watermark})"
             )
+
+    def _finish(self, fetch: RangeFetch) -> None:
+        block = self._finished(fetch)
+        if isinstance(block, FetchedBlock):
+            fetch.on_done(block)
+        else:
+            self._fail(fetch, block)
 
     def _finished(self, fetch: RangeFetch) -> FetchedBlock | ReadError:
         values: list[memoryview] = []

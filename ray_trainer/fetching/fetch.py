@@ -2,7 +2,8 @@
 
 A reader knows which offsets it wants and in what order it needs them, so it is spared what makes a consumer
 complicated: no position, no session, no fetching ahead. A range goes to the thread of the broker that leads
-its partition (broker_link.py); that thread keeps a few requests in flight, in the order in which ranges were
+its partition, or of one in the reader's rack that the leader names (broker_link.py, read_replicas.py); that
+thread keeps a few requests in flight, in the order in which ranges were
 asked for, and hands over each finished range. So many positions of one partition can be read at once.
 
 A broker gives whole record batches only. Where ranges begin and end with batches, as in datasets that
@@ -37,6 +38,7 @@ from typing import Final, Protocol, Self
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.broker_connection import BrokerLostError
+from evenload.kafka_connection.environment import client_rack
 from evenload.kafka_connection.topic_leaders import BrokerAddress, TopicLeaders
 from evenload.ray_trainer.errors import FetchRefusedError, FetchTimeoutError
 from evenload.ray_trainer.fetching.broker_link import BrokerLink
@@ -49,6 +51,7 @@ from evenload.ray_trainer.fetching.range_fetch import (
     RecordCheck,
     stamp_check,
 )
+from evenload.ray_trainer.fetching.read_replicas import ReadReplicas
 from evenload.ray_trainer.fetching.receive_buffers import BufferPool
 
 __all__ = ["BlockFetcher", "BlockRange", "ExactRangeFetcher", "FetchConfig", "FetchedBlock", "fetch_all"]
@@ -107,6 +110,9 @@ class ExactRangeFetcher:
         self._leaders = TopicLeaders(
             topic, self._topic_uuid, config=self._kafka_config, timeout_s=self._config.connect_timeout_s
         )
+        rack = self._config.client_rack
+        self._rack = client_rack() if rack is None else rack
+        self._replicas = ReadReplicas(self._leaders, topic=topic, rack=self._rack)
         self._pool = BufferPool()
         self._lock = threading.Condition()
         self._links: dict[int, BrokerLink] = {}
@@ -130,8 +136,17 @@ class ExactRangeFetcher:
 
     @property
     def num_wire_bytes(self) -> int:
+        return sum(self.wire_bytes_by_broker.values())
+
+    @property
+    def wire_bytes_by_broker(self) -> dict[int, int]:
+        """Bytes received so far from each broker that was asked, by its id."""
+        received: dict[int, int] = {}
         with self._lock:
-            return sum(link.num_wire_bytes for link in (*self._links.values(), *self._retired))
+            for link in (*self._links.values(), *self._retired):
+                broker_id = link.address.broker_id
+                received[broker_id] = received.get(broker_id, 0) + link.num_wire_bytes
+        return received
 
     def submit(self, wanted: BlockRange, on_done: OnDone) -> None:
         with self._lock:
@@ -162,33 +177,41 @@ class ExactRangeFetcher:
         self.close()
 
     def _dispatch(self, fetch: RangeFetch) -> None:
-        """Hand a range to its leader's thread; while no leader is known, to the mender. Holds the lock."""
-        leader = self._leaders.leader_of(fetch.wanted.partition)
-        if leader is None or self._is_closing:
+        """Hand a range to its replica's thread; while no leader is known, to the mender. Holds the lock."""
+        fetch.source = self._replicas.source_of(fetch.wanted.partition)
+        if fetch.source is None or self._is_closing:
             self._troubled.append(fetch)
             self._lock.notify_all()
             return
-        self._link(leader).put(fetch)
+        self._link(fetch.source.broker).put(fetch)
 
-    def _link(self, leader: BrokerAddress) -> BrokerLink:
-        link = self._links.get(leader.broker_id)
-        if link is not None and link.address == leader:
+    def _link(self, broker: BrokerAddress) -> BrokerLink:
+        link = self._links.get(broker.broker_id)
+        if link is not None and link.address == broker:
             return link
         if link is not None:  # the broker came back at another address
             link.interrupt()
             self._retired.append(link)
         link = BrokerLink(
-            leader,
+            broker,
             topic=self._topic,
             topic_id=self._topic_uuid,
             kafka_config=self._kafka_config,
             config=self._config,
             pool=self._pool,
             check=self._check,
+            rack=self._rack,
             on_trouble=self._take_trouble,
+            on_nearer=self._take_nearer,
         )
-        self._links[leader.broker_id] = link
+        self._links[broker.broker_id] = link
         return link
+
+    def _take_nearer(self, fetch: RangeFetch, broker_id: int) -> None:
+        """Called by a link with a range for which its broker, the leader, named a replica that is nearer."""
+        with self._lock:
+            self._replicas.note_nearer(fetch.wanted.partition, broker_id)
+            self._dispatch(fetch)
 
     def _take_trouble(self, fetches: list[RangeFetch], reason: str) -> None:
         """Called by a link with ranges that it can't get now."""
@@ -199,6 +222,11 @@ class ExactRangeFetcher:
                 reason, now_s=now_s, retry_at_s=now_s + backoff_s * self._random.uniform(0.5, 1)
             )
         with self._lock:
+            for fetch in fetches:
+                if fetch.source is not None and fetch.source.is_follower and not self._is_closing:
+                    # What has come may have a gap, of which the leader would be taken to know, too.
+                    fetch.begin_anew()
+                    self._replicas.leave(fetch.wanted.partition, fetch.source.broker.broker_id, reason)
             self._troubled.extend(fetches)
             self._lock.notify_all()
 

@@ -31,3 +31,10 @@ class FetchConfig(BaseModel):
     num_in_flight_max: int = Field(
         default=8, ge=1, le=1000, description="Requests sent to a broker and not yet answered."
     )
+    client_rack: str | None = Field(
+        default=None,
+        max_length=249,
+        description="The rack or zone where the reading process is, as brokers' `broker.rack` names it. "
+        "Where brokers have a `replica.selector.class`, partitions are read from a replica there. None: what "
+        "EVENLOAD_CLIENT_RACK says on the machine that reads; empty: always from leaders.",
+    )

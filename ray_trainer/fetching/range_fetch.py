@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from evenload.dataset_catalog.records.record_header import first_sample_of, parse_record_header, value_hash
 from evenload.kafka_connection.record_batches import StoredRecord
+from evenload.ray_trainer.fetching.read_replicas import ReadSource
 
 # A record as it lies in a batch is larger than its value: length, offset, key, our header.
 _RECORD_OVERHEAD_BYTES: Final = 64
@@ -72,6 +73,7 @@ class RangeFetch:
     failing_since_s: float | None = field(default=None, compare=False)
     retry_at_s: float = field(default=0.0, compare=False)
     last_failure: str = field(default="", compare=False)
+    source: ReadSource | None = field(default=None, compare=False)  # whom it is asked of now
 
     def __post_init__(self) -> None:
         self.next_offset = self.wanted.first_offset
@@ -95,6 +97,16 @@ class RangeFetch:
         self.next_offset = next_offset
         self.num_failures = self.num_damaged = 0
         self.failing_since_s = None
+
+    def begin_anew(self) -> None:
+        """Forget what has come, as another replica is asked."""
+        self.records.clear()
+        self.next_offset = self.wanted.first_offset
+
+    @property
+    def is_from_follower(self) -> bool:
+        """Whether who is asked isn't the partition's leader, which has the last word."""
+        return self.source is not None and self.source.is_follower
 
     def note_failure(self, reason: str, *, now_s: float, retry_at_s: float) -> None:
         """It did not work; it is tried again at `retry_at_s` (of the monotonic clock)."""

@@ -16,7 +16,7 @@ from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import open_admin
 from evenload.local_cluster import LocalCluster
 from evenload.ray_trainer.errors import FetchTimeoutError
-from evenload.ray_trainer.fetching.fetch import FetchConfig
+from evenload.ray_trainer.fetching.fetch import BlockRange, ExactRangeFetcher, FetchConfig, fetch_all
 from evenload.ray_trainer.reading.reader import DatasetReader
 
 NUM_SAMPLES = 600
@@ -132,6 +132,52 @@ def test_a_leader_that_dies_or_hangs_is_followed_to_its_successor(make_cluster: 
     reader = open_reader(manifest, cluster.connection, config=config)
     assert read_with_trouble([reader], lambda: cluster.pause_broker(2)) == [list(range(NUM_SAMPLES))]
     cluster.resume_broker(2)
+
+
+def test_what_is_in_the_readers_rack_is_read_there_until_it_dies_or_hangs(
+    make_cluster: MakeCluster,
+    wait_until: Callable[[Callable[[], bool]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = make_cluster(
+        num_brokers=3,
+        broker_properties={
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+        },
+        properties_by_broker={
+            broker_id: {"broker.rack": rack} for broker_id, rack in enumerate(["here", "there", "far"], 1)
+        },
+    )
+    manifest = write_replicated(cluster.connection, "racks")
+    assert min(shares_by_broker(manifest, cluster.connection)) > 0.1
+    monkeypatch.setenv("EVENLOAD_CLIENT_RACK", "there")
+    # A follower hears a moment later than its leader how far consumers may read.
+    wait_until(lambda: shares_by_broker(manifest, cluster.connection)[1] > 0.99)
+
+    config = FetchConfig(request_timeout_s=3, connect_timeout_s=3)
+    for trouble in (cluster.kill_broker, cluster.pause_broker):
+        reader = open_reader(manifest, cluster.connection, config=config)
+        assert read_with_trouble([reader], lambda harm=trouble: harm(2)) == [list(range(NUM_SAMPLES))]  # type: ignore[misc]
+        if trouble == cluster.kill_broker:
+            cluster.restart_broker(2)
+            wait_until(lambda: shares_by_broker(manifest, cluster.connection)[1] > 0.99)
+    cluster.resume_broker(2)
+
+
+def shares_by_broker(manifest: DatasetManifest, connection: Connection) -> list[float]:
+    """Which part of a dataset comes from brokers 1 to 3."""
+    extents = manifest.extent_arrays()
+    wanted = [
+        BlockRange(int(partition), int(first) + n, 1, 10 * ROW_BYTES)
+        for partition, first, count in zip(
+            extents.partition, extents.first_offset, extents.num_records, strict=True
+        )
+        for n in range(count)
+    ]
+    with ExactRangeFetcher.of_manifest(connection, manifest) as fetcher:
+        assert len(list(fetch_all(fetcher, wanted))) == manifest.num_records
+        received = fetcher.wire_bytes_by_broker
+    return [received.get(broker_id, 0) / sum(received.values()) for broker_id in (1, 2, 3)]
 
 
 def write_replicated(connection: Connection, topic: str) -> DatasetManifest:

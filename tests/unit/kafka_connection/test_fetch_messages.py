@@ -47,11 +47,18 @@ def partition(**fields: object) -> Partition:
 
 
 @pytest.mark.parametrize(
-    ("offset", "max_bytes", "committed_only"), [(0, 1, False), (2**40, 2**30, False), (7, 1, True)]
+    ("offset", "max_bytes", "committed_only", "rack"),
+    [(0, 1, False, ""), (2**40, 2**30, False, "zone-ä"), (7, 1, True, "r" * 300)],
 )
-def test_a_request_is_what_kafka_python_encodes(offset: int, max_bytes: int, committed_only: bool) -> None:
+def test_a_request_is_what_kafka_python_encodes(
+    offset: int, max_bytes: int, committed_only: bool, rack: str
+) -> None:
     writer = FetchRequestWriter(
-        topic_id=TOPIC_ID, client_id="evenload-reader", max_wait_ms=500, committed_only=committed_only
+        topic_id=TOPIC_ID,
+        client_id="evenload-reader",
+        max_wait_ms=500,
+        committed_only=committed_only,
+        rack=rack,
     )
     request = FetchRequest(
         replica_id=-1,
@@ -77,7 +84,7 @@ def test_a_request_is_what_kafka_python_encodes(offset: int, max_bytes: int, com
             )
         ],
         forgotten_topics_data=[],
-        rack_id="",
+        rack_id=rack,
         version=FETCH_VERSION,
     )
     request.with_header(correlation_id=12, client_id="evenload-reader")
@@ -100,6 +107,12 @@ def test_aborted_transactions_are_told_in_order_and_tagged_fields_passed_over() 
     read = read_fetch_answer(answer([partition(aborted_transactions=aborted, current_leader=leader)]))
     assert bytes(read.records) == b"records"
     assert read.aborted == ((70, 9), (71, 8), (72, 7))
+
+
+def test_a_leader_that_names_another_replica_is_heard() -> None:
+    assert read_fetch_answer(answer([partition()])).preferred_replica == -1
+    read = read_fetch_answer(answer([partition(preferred_read_replica=1 << 30, records=b"")]))
+    assert (read.preferred_replica, bytes(read.records)) == (1 << 30, b"")
 
 
 def test_an_answer_without_records_is_empty() -> None:
