@@ -38,15 +38,11 @@ NUM_BROKERS = 3
 NUM_TOPICS, PARTITIONS_A_TOPIC = 10, 30
 TIMEOUT_S = 60.0
 
-BEFORE_SERVICE = (
-    Case(OWN, 100),
-    Case(OWN, 10),
-    Case(OWN, 0),
-    Case(OWN, 1),
-)
-WITH_SERVICE = (Case(SERVICE, 100), Case(SERVICE, 10), Case(SERVICE, 1), *ROUTED)
+WITHOUT_SERVICE = (Case(OWN, 100), Case(OWN, 10), Case(OWN, 0), Case(OWN, 1))
+# A service each: it goes on deciding about topics, and so measuring, for a minute after they were asked for.
+WITH_SERVICE = ((Case(SERVICE, 100), Case(SERVICE, 10), Case(SERVICE, 1)), *((case,) for case in ROUTED))
 NUM_ROUTED_TOPICS, PARTITIONS_A_ROUTED_TOPIC = 500, 2
-NUM_ROUNDS, WINDOW_S = 4, 10.0  # about two measurements of each collector
+NUM_ROUNDS, WINDOW_S = 4, 30.0  # about six measurements of each collector
 QUICK_ROUNDS, QUICK_WINDOW_S = 2, 6.0  # one at least
 
 WARM_UP_S, WARM_UP_COLLECTORS = 10.0, 20
@@ -126,11 +122,11 @@ def warm_up(connection: Connection, topics: Sequence[str]) -> None:
 def measure_round(
     brokers: CountedBrokers, topics: Mapping[str, Sequence[str]], *, window_s: float, is_way_back: bool
 ) -> list[Window]:
-    """A window of each case, those with the service while one runs."""
+    """A window of each case, those with a service while one runs."""
     connection = as_operators_have_it(brokers)
     parts: list[tuple[AbstractContextManager[ServiceProcess | None], Sequence[Case]]] = [
-        (nullcontext(), BEFORE_SERVICE),
-        (ServiceProcess(connection), WITH_SERVICE),
+        (nullcontext(), WITHOUT_SERVICE),
+        *((ServiceProcess(connection), cases) for cases in WITH_SERVICE),
     ]
     windows = []
     for opening, cases in reversed(parts) if is_way_back else parts:
