@@ -11,6 +11,7 @@ from benchmarks.queue.command import queue
 from benchmarks.read import read
 from benchmarks.scale.command import scale
 from benchmarks.telemetry.command import telemetry
+from benchmarks.training_time.command import training_time
 from benchmarks.uneven import uneven
 from benchmarks.write.command import write
 
@@ -24,6 +25,7 @@ BENCHMARKS: tuple[click.Command, ...] = (
     imbalance,
     govern,
     queue,
+    training_time,
 )
 
 

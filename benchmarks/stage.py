@@ -81,8 +81,12 @@ class Stage:
         with open_admin(self.connection) as admin:
             admin.delete_topics(list(topics))
         for topic in topics:
-            wait_until_gone(self._folders, topic, CHANGE_TIMEOUT_S)
+            self.wait_until_gone(topic)
             self._topics.remove(topic)
+
+    def wait_until_gone(self, topic: str) -> None:
+        """Wait until no broker holds files of a topic that was deleted."""
+        wait_until_gone(self._folders, topic, CHANGE_TIMEOUT_S)
 
     def intrude(self) -> str | None:
         """Let another load come, as the layout says; the name of its topic, None when there is none."""
