@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from benchmarks.results import keep, results_option, tell_misses
+from benchmarks.service_process import ServiceProcess
 from benchmarks.stage import FULL_COMPILER
 from benchmarks.telemetry.broker_counts import CountedBrokers, counted_cluster
 from benchmarks.telemetry.report import (
@@ -27,7 +28,7 @@ from benchmarks.telemetry.report import (
     misses,
     tables,
 )
-from benchmarks.telemetry.windows import ServiceProcess, measure_window
+from benchmarks.telemetry.windows import measure_window
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_plugin.topics import create_topic

@@ -1,9 +1,10 @@
-"""In what state the collector is while a producer writes: well, dead, slow, or lying.
+"""In what state the collector is while a producer writes: well, a service, dead, slow, or lying.
 
 A condition opens a producer as often as it is asked to, each time for one window. `well` is a collector in
-the producer's own process, as by default. The others stand in for a service that many producers share: such
-a collector goes on from window to window, and all that a producer sees of it is a cache, and what becomes of
-the question for a fresh snapshot. To try another one, give `CONDITIONS` another function.
+the producer's own process, as by default; with `service`, the producer follows routes that a real service
+decides. The others stand in for a collector that many producers share: it goes on from window to window, and
+all that a producer sees of it is a cache, and what becomes of the question for a fresh snapshot. To try
+another one, give `CONDITIONS` another function.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
+from benchmarks.service_process import ServiceProcess
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.producer import BalancedProducer
+from evenload.router.config import RouterConfig
 from evenload.telemetry_collector.cache import SnapshotCache
 from evenload.telemetry_collector.collector import Collector, sample_once
 from evenload.telemetry_collector.errors import CollectorClosedError, NoFreshSnapshotError
@@ -26,7 +29,9 @@ from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapsho
 from evenload.telemetry_collector.statistics import CollectorStatistics, StatisticsCounter
 
 LATE_S = 5.0
-EMPTY, FULL = 0.0, 0.94  # below the router's limit: a broker over it gets nothing, whatever is said
+# How full brokers are said to be, in order of their ids.
+LIE = (0.0, 0.94, 0.94)  # below the router's limit: a broker over it gets nothing, whatever is said
+HOT_LEADER = (0.2, 0.6, 0.6)
 _COPY_INTERVAL_S = 0.1
 
 Opener = Callable[[Mapping[str, Any]], AbstractContextManager[BalancedProducer]]
@@ -126,36 +131,33 @@ class SlowCollector(StandIn):
                 self.cache.put(said.popleft()[1])
 
 
-class LyingCollector(StandIn):
-    """Says that one broker is empty and all others are nearly full, whatever is true.
+class SayingCollector(StandIn):
+    """Says how full brokers are, whatever is true; a producer has to believe somebody."""
 
-    Then all records go to that one broker: a producer has to believe somebody.
-    """
-
-    def __init__(self, connection: Connection, topic: str) -> None:
+    def __init__(self, connection: Connection, topic: str, utilisation: Sequence[float]) -> None:
         super().__init__()
         self._truth = sample_once(connection, topics=[topic])
+        self._utilisation = dict(zip(sorted(self._truth.brokers), utilisation, strict=True))
 
     def snapshot(self, max_age_s: float | None = None, timeout_s: float = 10.0) -> ClusterSnapshot:  # noqa: ARG002
-        """A fresh lie."""
+        """What it says, as if measured now."""
         truth = self._truth
-        first = min(truth.brokers)
-        lie = ClusterSnapshot(
+        said = ClusterSnapshot(
             cluster_id=truth.cluster_id,
             taken_at_s=time.time(),
             brokers={
                 broker_id: BrokerSnapshot(
                     broker_id=broker_id,
                     capacity_bytes=broker.capacity_bytes,
-                    used_bytes=int((EMPTY if broker_id == first else FULL) * (broker.capacity_bytes or 0)),
+                    used_bytes=int(self._utilisation[broker_id] * (broker.capacity_bytes or 0)),
                     bytes_by_topic_partition=broker.bytes_by_topic_partition,
                 )
                 for broker_id, broker in truth.brokers.items()
             },
             topics=truth.topics,
         )
-        self.cache.put(lie)
-        return lie
+        self.cache.put(said)
+        return said
 
 
 @contextmanager
@@ -171,6 +173,14 @@ def well(connection: Connection, topic: str) -> Iterator[Opener]:  # noqa: ARG00
             yield producer
 
     yield open_producer
+
+
+@contextmanager
+def service(connection: Connection, topic: str) -> Iterator[Opener]:  # noqa: ARG001 (a Condition)
+    """One service for all, which decides about the topic from the first producer on."""
+    with ServiceProcess(connection) as process:
+        told = connection.model_copy(update={"collector_url": process.url})
+        yield lambda settings: BalancedProducer(settings, connection=told)
 
 
 @contextmanager
@@ -193,17 +203,38 @@ def slow(connection: Connection, topic: str) -> Iterator[Opener]:
 
 @contextmanager
 def lying(connection: Connection, topic: str) -> Iterator[Opener]:
-    """See LyingCollector."""
-    yield _sharing(connection, LyingCollector(connection, topic))
+    """It says that one broker is empty and all others are nearly full."""
+    yield _sharing(connection, SayingCollector(connection, topic, LIE))
 
 
-CONDITIONS: Mapping[str, Condition] = {"well": well, "dead": dead, "slow": slow, "lying": lying}
+@contextmanager
+def hot_leader(connection: Connection, topic: str) -> Iterator[Opener]:
+    """Two brokers are said to be at 60 %, one at 20 %: levelling them would make that one lead everything."""
+    yield _sharing(connection, SayingCollector(connection, topic, HOT_LEADER))
 
 
-def _sharing(connection: Connection, collector: StandIn) -> Opener:
+@contextmanager
+def unbounded(connection: Connection, topic: str) -> Iterator[Opener]:
+    """The same, with a router that does so."""
+    router = RouterConfig(safe_streams=False)
+    yield _sharing(connection, SayingCollector(connection, topic, HOT_LEADER), router)
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "well": well,
+    "service": service,
+    "dead": dead,
+    "slow": slow,
+    "lying": lying,
+    "60/60/20": hot_leader,
+    "60/60/20, no bounds": unbounded,
+}
+
+
+def _sharing(connection: Connection, collector: StandIn, router: RouterConfig | None = None) -> Opener:
     """Opens producers that share a collector and leave it running."""
 
     def open_producer(settings: Mapping[str, Any]) -> BalancedProducer:
-        return BalancedProducer(settings, connection=connection, collector=collector)
+        return BalancedProducer(settings, connection=connection, collector=collector, router_config=router)
 
     return open_producer

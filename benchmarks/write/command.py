@@ -57,7 +57,11 @@ LATENCY_PAIRS = {
     ("well", 0.8): 96,
     ("dead", 0.5): 96,
     ("slow", 0.5): 48,
+    ("service", 0.5): 48,
+    ("service", 0.8): 96,
     ("lying", 0.5): 24,
+    ("60/60/20", 0.5): 48,
+    ("60/60/20, no bounds", 0.5): 48,
 }
 NUM_RATE_WINDOWS, RATE_WINDOW_BYTES = 7, 512 << 20
 
