@@ -24,10 +24,13 @@ from typing import Final, NamedTuple
 FETCH_API_KEY: Final = 1
 FETCH_VERSION: Final = 13
 
+# No code of Kafka's: who is throttled is answered without a word about the partition, and may ask again.
+NOT_ANSWERED: Final = -2
+
 # Errors that pass: leaders move, brokers start, a follower has not caught up, a disk is replaced. The names
 # are in Kafka's protocol guide, https://kafka.apache.org/protocol#protocol_error_codes
 PASSING_ERRORS: Final = frozenset(
-    {-1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 56, 70, 71, 72, 74, 75, 76, 78, 100, 103, 106}
+    {NOT_ANSWERED, -1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 56, 70, 71, 72, 74, 75, 76, 78, 100, 103, 106}
 )
 
 _HEADER: Final = struct.Struct(">hhi")
@@ -98,14 +101,21 @@ class FetchRequestWriter:
         # tagged fields of partition and topic, no forgotten topics, the rack, tagged fields
         self._after = b"\x00\x00\x01" + _compact_string(rack) + b"\x00"
 
-    def write(self, correlation_id: int, *, partition: int, offset: int, max_bytes: int) -> bytes:
-        """The request as it goes over the wire, with its length before it."""
+    def write(
+        self, correlation_id: int, *, partition: int, offset: int, max_bytes: int, leader_epoch: int = -1
+    ) -> bytes:
+        """The request as it goes over the wire, with its length before it.
+
+        Args:
+            leader_epoch: of the leader that is asked: a broker that has led since or before refuses then, and
+                doesn't answer as a follower; -1: whoever has the partition may answer.
+        """
         message = b"".join(
             (
                 _HEADER.pack(FETCH_API_KEY, FETCH_VERSION, correlation_id),
                 self._client,
                 self._before,
-                _PARTITION.pack(partition, -1, offset, -1, -1, max_bytes),
+                _PARTITION.pack(partition, leader_epoch, offset, -1, -1, max_bytes),
                 self._after,
             )
         )
@@ -129,7 +139,7 @@ def read_fetch_answer(frame: memoryview) -> FetchAnswer:
         _, error_code, _ = _ANSWER.unpack_from(frame, position)
         num_topics, position = _count(frame, position + _ANSWER.size)
         if error_code or num_topics != 1:
-            return FetchAnswer(error_code or -1, -1, -1, frame[:0])
+            return FetchAnswer(error_code or NOT_ANSWERED, -1, -1, frame[:0])
         num_partitions, position = _count(frame, position + 16)
         if num_partitions != 1:
             raise ValueError(f"an answer for one partition tells about {num_partitions}")

@@ -46,6 +46,7 @@ class TopicLeaders:
         self._config = config
         self._timeout_s = timeout_s
         self._leaders: Mapping[int, BrokerAddress] = {}
+        self._epochs: Mapping[int, int] = {}
         self._brokers: Mapping[int, BrokerAddress] = {}
         self._known: tuple[tuple[str, int], ...] = ()
         self._asked: BrokerConnection | None = None
@@ -54,6 +55,10 @@ class TopicLeaders:
     def leader_of(self, partition: int) -> BrokerAddress | None:
         """The partition's leader; None while nobody knows of one."""
         return self._leaders.get(partition)
+
+    def epoch_of(self, partition: int) -> int:
+        """Which of the partition's leaders in turn that is; -1 while nobody knows."""
+        return self._epochs.get(partition, -1)
 
     def broker(self, broker_id: int) -> BrokerAddress | None:
         """Where a broker listens; None: it wasn't there when the leaders were asked for."""
@@ -113,6 +118,7 @@ class TopicLeaders:
         brokers = {b.node_id: BrokerAddress(b.node_id, b.host, b.port) for b in answer.brokers}
         self._known = tuple((broker.host, broker.port) for broker in brokers.values())
         self._brokers = brokers
+        self._epochs = {p.partition_index: p.leader_epoch for p in topic.partitions}
         self._leaders = {
             p.partition_index: brokers[p.leader_id] for p in topic.partitions if p.leader_id in brokers
         }

@@ -9,6 +9,7 @@ Read next: range_fetch.py (what moves through here), kafka_connection/broker_con
 
 from __future__ import annotations
 
+import enum
 import heapq
 import threading
 import uuid
@@ -24,6 +25,7 @@ from evenload.kafka_connection.broker_connection import (
     error_name,
 )
 from evenload.kafka_connection.fetch_messages import (
+    NOT_ANSWERED,
     PASSING_ERRORS,
     FetchAnswer,
     FetchRequestWriter,
@@ -43,7 +45,16 @@ _OFFSET_OUT_OF_RANGE: Final = 1
 # A batch that fails its CRC is asked for again: what broke may have been on the way and not on the disk.
 _NUM_DAMAGED_MAX: Final = 3
 
-OnTrouble: TypeAlias = Callable[[list[RangeFetch], str], None]
+
+class Blame(enum.Enum):
+    """What trouble says of whom was asked, in case another replica may be asked instead."""
+
+    NOBODY = enum.auto()
+    PARTITION = enum.auto()  # the broker doesn't give this one
+    BROKER = enum.auto()  # it can't be talked to
+
+
+OnTrouble: TypeAlias = Callable[[list[RangeFetch], str, Blame], None]
 OnNearer: TypeAlias = Callable[[RangeFetch, int], None]
 
 
@@ -54,7 +65,7 @@ class BrokerLink:
     that it would have asked of another one; ranges that nobody will ever get end here, with an error.
 
     Args:
-        rack: where the reader is; empty: it asks leaders for no other replica.
+        rack: where the reader is; empty: leaders that go by racks name no other replica.
     """
 
     def __init__(
@@ -80,7 +91,7 @@ class BrokerLink:
         self._check = check
         self._on_trouble = on_trouble
         self._on_nearer = on_nearer
-        self._writer, self._nearer_writer = (
+        self._writer, self._writer_with_rack = (
             FetchRequestWriter(
                 topic_id=topic_id,
                 client_id=CLIENT_ID,
@@ -123,7 +134,7 @@ class BrokerLink:
             while self._wait_for_work():
                 self._exchange_until_trouble()
         finally:
-            self._drop("the reader is closing")
+            self._drop("nobody asks this broker at this address any more", Blame.NOBODY)
 
     def _exchange_until_trouble(self) -> None:
         try:
@@ -132,14 +143,14 @@ class BrokerLink:
                 self._send_waiting()
                 self._take_answer()
         except BrokerLostError as error:
-            self._drop(str(error))
+            self._drop(str(error), Blame.NOBODY if self._is_closing else Blame.BROKER)
         except Exception as error:  # noqa: BLE001 - whoever waits for these ranges has to hear of it
             # BrokerRefusedError; ValueError, when an answer makes no sense; and what nobody thought of.
             fetches = self._disconnect()
             refused = FetchRefusedError(topic=self._topic, reason=str(error) or repr(error))
             refused.__cause__ = error
             for fetch in fetches:
-                self._fail(fetch, refused)
+                self._fail(fetch, refused, Blame.BROKER)
 
     def _wait_for_work(self) -> bool:
         """False when it is time to end."""
@@ -177,14 +188,15 @@ class BrokerLink:
                 fetch = heapq.heappop(self._waiting)
                 self._num_sent = (self._num_sent + 1) & 0x7FFFFFFF
                 self._in_flight.append((self._num_sent, fetch))
-                takes_nearer = fetch.source is not None and fetch.source.takes_nearer
-                writer = self._nearer_writer if takes_nearer else self._writer
+                assert fetch.source is not None, "it was dispatched"
+                writer = self._writer_with_rack if fetch.source.takes_nearer else self._writer
                 requests.append(
                     writer.write(
                         self._num_sent,
                         partition=fetch.wanted.partition,
                         offset=fetch.next_offset,
                         max_bytes=fetch.max_bytes,
+                        leader_epoch=fetch.source.leader_epoch,
                     )
                 )
         if requests:
@@ -222,30 +234,34 @@ class BrokerLink:
         except DamagedBatchError as error:
             fetch.num_damaged += 1
             if fetch.num_damaged < _NUM_DAMAGED_MAX:
-                self._on_trouble([fetch], str(error))
+                self._on_trouble([fetch], str(error), Blame.PARTITION)
             else:
                 self._fail(fetch, self._corrupt(fetch, fetch.next_offset, str(error)))
 
     def _take_nearer(self, fetch: RangeFetch, broker_id: int) -> None:
-        if fetch.source is not None and fetch.source.takes_nearer and broker_id != self.address.broker_id:
+        if fetch.source is not None and fetch.source.takes_nearer:
             self._on_nearer(fetch, broker_id)
         else:  # or two brokers could send it to and fro without end
             said = f"broker {self.address.broker_id} names broker {broker_id}, for which it wasn't asked"
-            self._on_trouble([fetch], said)
+            self._on_trouble([fetch], said, Blame.PARTITION)
 
-    def _fail(self, fetch: RangeFetch, error: ReadError) -> None:
+    def _fail(self, fetch: RangeFetch, error: ReadError, blame: Blame = Blame.PARTITION) -> None:
         """Nobody will ever get it, unless it is a follower that says so: its leader may know better."""
         if fetch.is_from_follower:
-            self._on_trouble([fetch], str(error))
+            self._on_trouble([fetch], str(error), blame)
         else:
             fetch.on_done(error)
 
     def _take_error(self, fetch: RangeFetch, error_code: int) -> None:
+        if error_code == NOT_ANSWERED:
+            said = f"broker {self.address.broker_id} holds its answers back; is the reader throttled?"
+            self._on_trouble([fetch], said, Blame.NOBODY)
+            return
         said = f"broker {self.address.broker_id} says {error_name(error_code)}"
         if permission := missing_permission(error_code, "READ"):
             said = f"{said}; {permission}"
         if error_code in PASSING_ERRORS:
-            self._on_trouble([fetch], said)
+            self._on_trouble([fetch], said, Blame.PARTITION)
         elif error_code == _OFFSET_OUT_OF_RANGE:
             self._fail(fetch, self._gone(fetch, fetch.next_offset, said))
         else:
@@ -268,9 +284,8 @@ class BrokerLink:
             fetch.note_progress(next_offset)
             self.put(fetch)
         else:
-            self._on_trouble(
-                [fetch], f"offset {next_offset} can't be read yet (high watermark {high_watermark})"
-            )
+            said = f"offset {next_offset} can't be read yet (high watermark {high_watermark})"
+            self._on_trouble([fetch], said, Blame.PARTITION)
 
     def _finish(self, fetch: RangeFetch) -> None:
         block = self._finished(fetch)
@@ -317,7 +332,7 @@ class BrokerLink:
             connection.close()
         return fetches
 
-    def _drop(self, reason: str) -> None:
+    def _drop(self, reason: str, blame: Blame) -> None:
         fetches = self._disconnect()
         if fetches:
-            self._on_trouble(fetches, reason)
+            self._on_trouble(fetches, reason, blame)

@@ -2,20 +2,20 @@
 
 A reader knows which offsets it wants and in what order it needs them, so it is spared what makes a consumer
 complicated: no position, no session, no fetching ahead. A range goes to the thread of the broker that leads
-its partition, or of one in the reader's rack that the leader names (broker_link.py, read_replicas.py); that
-thread keeps a few requests in flight, in the order in which ranges were
-asked for, and hands over each finished range. So many positions of one partition can be read at once.
+its partition, or of one in the reader's rack that the leader names (broker_link.py, read_replicas.py). That
+thread keeps a few requests in flight, in the order in which ranges were asked for, and hands over each
+finished range. So many positions of one partition can be read at once.
 
 A broker gives whole record batches only. Where ranges begin and end with batches, as in datasets that
 `load_dataset` has written with its own partitioner, every byte goes over the wire once; a batch that ranges
 cut is sent again for each of them.
 
-Trouble (a broker lost, a leader that moved, an offset that can't be read yet) sends the range to one more
-thread, which waits, refreshes the leaders and sends it on, until it succeeds or `retry_timeout_s` is over.
+Trouble at a leader (it is lost, has moved, or can't give an offset yet) sends the range to one more thread,
+which waits, refreshes the leaders and sends it on, until it succeeds or `retry_timeout_s` is over.
 The wait is our own and not a retry library's, because `close` has to be able to end it.
 
-Invariants, checked in tests/integration/ray_trainer/test_fetch_ranges.py and
-tests/fault/ray_trainer/test_reader_faults.py:
+Invariants, checked in tests/integration/ray_trainer/test_fetch_ranges.py,
+tests/property/ray_trainer/fetching/test_followers.py and tests/fault/ray_trainer/test_reader_faults.py:
 1. Each range is answered once: with exactly the records that its offsets name, or with an error.
 2. After `close` no thread and no socket is left, and nobody is called any more.
 
@@ -41,7 +41,7 @@ from evenload.kafka_connection.broker_connection import BrokerLostError
 from evenload.kafka_connection.environment import client_rack
 from evenload.kafka_connection.topic_leaders import BrokerAddress, TopicLeaders
 from evenload.ray_trainer.errors import FetchRefusedError, FetchTimeoutError
-from evenload.ray_trainer.fetching.broker_link import BrokerLink
+from evenload.ray_trainer.fetching.broker_link import Blame, BrokerLink
 from evenload.ray_trainer.fetching.fetch_config import FetchConfig
 from evenload.ray_trainer.fetching.range_fetch import (
     BlockRange,
@@ -112,7 +112,7 @@ class ExactRangeFetcher:
         )
         rack = self._config.client_rack
         self._rack = client_rack() if rack is None else rack
-        self._replicas = ReadReplicas(self._leaders, topic=topic, rack=self._rack)
+        self._replicas = ReadReplicas(self._leaders, topic=topic)
         self._pool = BufferPool()
         self._lock = threading.Condition()
         self._links: dict[int, BrokerLink] = {}
@@ -178,7 +178,11 @@ class ExactRangeFetcher:
 
     def _dispatch(self, fetch: RangeFetch) -> None:
         """Hand a range to its replica's thread; while no leader is known, to the mender. Holds the lock."""
-        fetch.source = self._replicas.source_of(fetch.wanted.partition)
+        source = self._replicas.source_of(fetch.wanted.partition)
+        if fetch.is_from_follower and source != fetch.source:
+            # What a follower gave may have a gap, of which whoever gives the rest would be taken to know.
+            fetch.begin_anew()
+        fetch.source = source
         if fetch.source is None or self._is_closing:
             self._troubled.append(fetch)
             self._lock.notify_all()
@@ -210,25 +214,34 @@ class ExactRangeFetcher:
     def _take_nearer(self, fetch: RangeFetch, broker_id: int) -> None:
         """Called by a link with a range for which its broker, the leader, named a replica that is nearer."""
         with self._lock:
-            self._replicas.note_nearer(fetch.wanted.partition, broker_id)
-            self._dispatch(fetch)
+            if self._replicas.note_nearer(fetch.wanted.partition, broker_id):
+                self._dispatch(fetch)
+            else:  # the mender asks anew which brokers there are
+                self._troubled.append(fetch)
+                self._lock.notify_all()
 
-    def _take_trouble(self, fetches: list[RangeFetch], reason: str) -> None:
+    def _take_trouble(self, fetches: list[RangeFetch], reason: str, blame: Blame) -> None:
         """Called by a link with ranges that it can't get now."""
-        now_s = time.monotonic()
-        for fetch in fetches:
-            backoff_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0**fetch.num_failures)
-            fetch.note_failure(
-                reason, now_s=now_s, retry_at_s=now_s + backoff_s * self._random.uniform(0.5, 1)
-            )
         with self._lock:
             for fetch in fetches:
-                if fetch.source is not None and fetch.source.is_follower and not self._is_closing:
-                    # What has come may have a gap, of which the leader would be taken to know, too.
-                    fetch.begin_anew()
-                    self._replicas.leave(fetch.wanted.partition, fetch.source.broker.broker_id, reason)
-            self._troubled.extend(fetches)
-            self._lock.notify_all()
+                source = fetch.source
+                if source is None or not source.is_follower or blame is Blame.NOBODY:
+                    self._put_off(fetch, reason)
+                    continue
+                broker_id = source.broker.broker_id
+                if blame is Blame.BROKER:
+                    self._replicas.leave_broker(broker_id, reason)
+                else:
+                    self._replicas.leave(fetch.wanted.partition, broker_id, reason)
+                self._dispatch(fetch)
+
+    def _put_off(self, fetch: RangeFetch, reason: str) -> None:
+        """Have the mender try a range again, after a while. Holds the lock."""
+        now_s = time.monotonic()
+        backoff_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0**fetch.num_failures)
+        fetch.note_failure(reason, now_s=now_s, retry_at_s=now_s + backoff_s * self._random.uniform(0.5, 1))
+        self._troubled.append(fetch)
+        self._lock.notify_all()
 
     def _mend(self) -> None:
         """Refresh the leaders and send troubled ranges on, as long as there are any."""
@@ -239,7 +252,7 @@ class ExactRangeFetcher:
             try:
                 self._leaders.refresh()
             except BrokerLostError as error:
-                self._take_trouble(self._without_expired(due), str(error))
+                self._put_all_off(self._without_expired(due), str(error))
             except Exception as error:  # noqa: BLE001 - whoever waits for these ranges has to hear of it
                 # BrokerRefusedError, TopicReplacedError, and what nobody thought of.
                 refused = FetchRefusedError(topic=self._topic, reason=str(error) or repr(error))
@@ -249,15 +262,18 @@ class ExactRangeFetcher:
             else:
                 self._send_on(self._without_expired(due))
 
+    def _put_all_off(self, fetches: list[RangeFetch], reason: str) -> None:
+        with self._lock:
+            for fetch in fetches:
+                self._put_off(fetch, reason)
+
     def _send_on(self, fetches: list[RangeFetch]) -> None:
-        leaderless = []
         with self._lock:
             for fetch in fetches:
                 if self._leaders.leader_of(fetch.wanted.partition) is None:
-                    leaderless.append(fetch)
+                    self._put_off(fetch, "the partition has no leader at the moment")
                 else:
                     self._dispatch(fetch)
-        self._take_trouble(leaderless, "the partition has no leader at the moment")
 
     def _wait_for_due(self) -> list[RangeFetch] | None:
         """Troubled ranges whose time to try again has come, at least one; None when closing."""

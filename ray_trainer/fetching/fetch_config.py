@@ -33,7 +33,6 @@ class FetchConfig(BaseModel):
     )
     client_rack: str | None = Field(
         default=None,
-        max_length=249,
         description="The rack or zone where the reading process is, as brokers' `broker.rack` names it. "
         "Where brokers have a `replica.selector.class`, partitions are read from a replica there. None: what "
         "EVENLOAD_CLIENT_RACK says on the machine that reads; empty: always from leaders.",

@@ -67,6 +67,7 @@ class RangeFetch:
     on_done: OnDone = field(compare=False)
     order: int
     next_offset: int = field(init=False, compare=False)
+    furthest_offset: int = field(init=False, compare=False)
     records: list[StoredRecord] = field(default_factory=list, compare=False)
     num_failures: int = field(default=0, compare=False)
     num_damaged: int = field(default=0, compare=False)
@@ -76,7 +77,7 @@ class RangeFetch:
     source: ReadSource | None = field(default=None, compare=False)  # whom it is asked of now
 
     def __post_init__(self) -> None:
-        self.next_offset = self.wanted.first_offset
+        self.next_offset = self.furthest_offset = self.wanted.first_offset
 
     @property
     def max_bytes(self) -> int:
@@ -95,13 +96,17 @@ class RangeFetch:
     def note_progress(self, next_offset: int) -> None:
         """Records up to `next_offset` have been taken."""
         self.next_offset = next_offset
-        self.num_failures = self.num_damaged = 0
-        self.failing_since_s = None
+        self.num_damaged = 0
+        if next_offset > self.furthest_offset:  # what is read once more, from another replica, is no progress
+            self.furthest_offset = next_offset
+            self.num_failures = 0
+            self.failing_since_s = None
 
     def begin_anew(self) -> None:
         """Forget what has come, as another replica is asked."""
         self.records.clear()
         self.next_offset = self.wanted.first_offset
+        self.num_damaged = 0
 
     @property
     def is_from_follower(self) -> bool:

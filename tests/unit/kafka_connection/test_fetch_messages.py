@@ -74,7 +74,7 @@ def test_a_request_is_what_kafka_python_encodes(
                 partitions=[
                     FetchRequest.FetchTopic.FetchPartition(
                         partition=4,
-                        current_leader_epoch=-1,
+                        current_leader_epoch=3,
                         fetch_offset=offset,
                         last_fetched_epoch=-1,
                         log_start_offset=-1,
@@ -89,7 +89,7 @@ def test_a_request_is_what_kafka_python_encodes(
     )
     request.with_header(correlation_id=12, client_id="evenload-reader")
     expected = request.encode(version=FETCH_VERSION, header=True, framed=True)
-    assert writer.write(12, partition=4, offset=offset, max_bytes=max_bytes) == expected
+    assert writer.write(12, partition=4, offset=offset, max_bytes=max_bytes, leader_epoch=3) == expected
 
 
 @pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 300_000])
