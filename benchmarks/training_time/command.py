@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import pyarrow as pa
@@ -14,7 +14,7 @@ from rich.status import Status
 from benchmarks.records import data_folder
 from benchmarks.results import keep, results_option, tell_misses
 from benchmarks.stage import BROKER_PROPERTIES, Stage
-from benchmarks.training_time.links import Links, run_inside
+from benchmarks.training_time.links import BYTES_ON_LINK, Links, run_inside
 from benchmarks.training_time.placing import (
     BEST,
     DEFAULTS,
@@ -25,12 +25,12 @@ from benchmarks.training_time.placing import (
     situation,
     take_away,
 )
-from benchmarks.training_time.ranks import Epoch, Ranks
+from benchmarks.training_time.ranks import Epoch, Ranks, Trained
 from benchmarks.training_time.report import Run, document, draw, misses, tables
 from benchmarks.training_time.workloads import WORKLOADS, Workload
 from evenload.local_cluster import LocalCluster, temporary_cluster
 
-RATIOS = (0.5, 1.0, 2.0)  # of reading the dataset, spread evenly, to computing
+RATIOS = (0.5, 1.0, 2.0)  # of reading the dataset, spread evenly, to an epoch on unlimited links
 NUM_ROUNDS = 3
 NUM_UNLIMITED = 4  # epochs, the first of which warms up
 QUICK_WORKLOAD, QUICK_RATIO, QUICK_PLACINGS = (
@@ -68,10 +68,12 @@ def training_time(quick: bool, folder: Path | None) -> None:
         temporary_cluster(num_brokers=3, broker_properties=BROKER_PROPERTIES) as cluster,
         Ranks() as ranks,
     ):
+        ports = [int(address.rpartition(":")[2]) for address in cluster.bootstrap_servers.split(",")]
+        stand = _Stand(cluster, Links(dict(zip(cluster.broker_ids, ports, strict=True))), ranks)
         for workload in WORKLOADS.values():
             if quick and workload.name != QUICK_WORKLOAD:
                 continue
-            bench = _Bench(cluster, ranks, workload, workload.make_rows(data, workload.num_samples), said)
+            bench = _Bench(stand, workload, workload.make_rows(data, workload.num_samples), said)
             runs += bench.measure(num_rounds=1 if quick else NUM_ROUNDS, is_quick=quick)
             result = document(runs)
             for table in tables(result, workload.name):
@@ -80,65 +82,70 @@ def training_time(quick: bool, folder: Path | None) -> None:
     tell_misses(console, misses(result), is_judged=not quick)
 
 
+class _Stand(NamedTuple):
+    """What all trainings use."""
+
+    cluster: LocalCluster
+    links: Links
+    ranks: Ranks
+
+
 class _Bench:
     """All measurements of one training."""
 
-    def __init__(
-        self, cluster: LocalCluster, ranks: Ranks, workload: Workload, rows: pa.Table, status: Status
-    ) -> None:
-        ports = [int(address.rpartition(":")[2]) for address in cluster.bootstrap_servers.split(",")]
-        self._links = Links(dict(zip(cluster.broker_ids, ports, strict=True)))
-        self._cluster = cluster
-        self._ranks = ranks
+    def __init__(self, stand: _Stand, workload: Workload, rows: pa.Table, status: Status) -> None:
+        self._stand = stand
         self._workload = workload
         self._rows = rows
         self._status = status
         self._num_placed = 0
 
     def measure(self, *, num_rounds: int, is_quick: bool) -> Iterator[Run]:
-        """Each layout in each round, and on each at every rate of the links."""
-        compute_s, dataset_bytes = self._measure_computing()
-        ratios = [QUICK_RATIO] if is_quick else RATIOS
+        """Each layout in each round, and on each at every rate of the links; there and back."""
+        unlimited = self._measure_unlimited()
         for number in range(num_rounds):
+            turn = 1 if number % 2 == 0 else -1
+            ratios = ([QUICK_RATIO] if is_quick else RATIOS)[::turn]
             for start, placings in PLACINGS.items():
                 chosen = [each for each in placings if not is_quick or each.name in QUICK_PLACINGS]
-                with Stage(self._cluster, situation(start, dataset_bytes)) as stage:
-                    for placing in chosen if number % 2 == 0 else reversed(chosen):
-                        yield from self._measure_placing(stage, placing, ratios, compute_s, dataset_bytes)
+                with Stage(self._stand.cluster, situation(start, self._rows.nbytes)) as stage:
+                    for placing in chosen[::turn]:
+                        yield from self._measure_placing(stage, placing, ratios, unlimited)
 
-    def _measure_computing(self) -> tuple[float, int]:
-        """How long an epoch takes when reading is no matter, in seconds; the dataset's bytes."""
+    def _measure_unlimited(self) -> Trained:
+        """An epoch in which reading is hardly waited for."""
         best = PLACINGS[EMPTY][0]
-        with Stage(self._cluster, situation(EMPTY, self._rows.nbytes)) as stage:
+        with Stage(self._stand.cluster, situation(EMPTY, self._rows.nbytes)) as stage:
             placed = place(stage, self._rows, best, self._next_name())
             self._status.update(f"{self._workload.name}: unlimited links")
             epoch = Epoch(self._workload.name, placed.manifest, stage.connection)
-            seconds = [self._ranks.train(epoch) for _ in range(NUM_UNLIMITED)]
+            trained = [self._stand.ranks.train(epoch) for _ in range(NUM_UNLIMITED)]
             take_away(stage, placed)
-        return statistics.median(seconds[1:]), placed.manifest.num_bytes
+        return sorted(trained[1:])[(NUM_UNLIMITED - 1) // 2]
 
     def _measure_placing(
-        self, stage: Stage, placing: Placing, ratios: Sequence[float], compute_s: float, dataset_bytes: int
+        self, stage: Stage, placing: Placing, ratios: Sequence[float], unlimited: Trained
     ) -> Iterator[Run]:
-        start = stage.layout.name
+        start, links = stage.layout.name, self._stand.links
         self._status.update(f"{self._workload.name}; brokers {start}; {placing.name}")
         placed = place(stage, self._rows, placing, self._next_name())
         epoch = Epoch(self._workload.name, placed.manifest, stage.connection)
+        bytes_on_link = unlimited.num_wire_bytes * BYTES_ON_LINK / len(self._stand.cluster.broker_ids)
         for ratio in ratios:
-            self._links.limit(dataset_bytes / len(self._cluster.broker_ids) / (ratio * compute_s))
+            links.limit(bytes_on_link / (ratio * unlimited.seconds))
             try:
-                seconds = self._ranks.train(epoch)
+                trained = self._stand.ranks.train(epoch)
             finally:
-                self._links.limit(None)
+                links.limit(None)
             yield Run(
                 workload=self._workload.name,
                 start=start,
                 placing=placing.name,
                 ratio=ratio,
-                compute_s=compute_s,
+                unlimited_s=unlimited.seconds,
                 dataset_parts=placed.dataset_parts,
                 utilisation=placed.utilisation,
-                seconds=seconds,
+                seconds=trained.seconds,
             )
         take_away(stage, placed)
 

@@ -12,15 +12,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import click
 
-_INSIDE = "EVENLOAD_BENCHMARK_NAMESPACE"
+from evenload.local_cluster.jars import kafka_classpath
+
+_OUTSIDE = "EVENLOAD_BENCHMARK_OUTSIDE"  # the namespace that the benchmark was started in
 _PROGRAMS = ("unshare", "ip", "tc")
 # Loopback's own packets have 64 KiB, which is a second's worth of a slow link.
 _PACKET_BYTES = 1500
 _BURST_S = 0.05
 _BURST_MIN_BYTES = 8 * _PACKET_BYTES
+_UNLIMITED_BYTES_PER_S = 1e9
+# What the kernel counts of a packet, over what it carries of a stream: headers of Ethernet, IP and TCP.
+BYTES_ON_LINK = (_PACKET_BYTES + 14) / (_PACKET_BYTES - 52)
 
 
 def run_inside(arguments: Sequence[str]) -> int | None:
@@ -35,7 +41,8 @@ def run_inside(arguments: Sequence[str]) -> int | None:
     Raises:
         click.ClickException: There can be no such namespace here.
     """
-    if os.environ.get(_INSIDE):
+    here = str(Path("/proc/self/ns/net").readlink())
+    if os.environ.get(_OUTSIDE, here) != here:
         _run("ip", "link", "set", "dev", "lo", "mtu", str(_PACKET_BYTES))
         _run("ip", "link", "set", "dev", "lo", "gso_max_segs", "1")
         _run("ip", "link", "set", "dev", "lo", "up")
@@ -46,37 +53,37 @@ def run_inside(arguments: Sequence[str]) -> int | None:
         raise click.ClickException(
             f"links of brokers are limited by Linux's tc, which takes root, {', '.join(_PROGRAMS)}{lacks}"
         )
+    kafka_classpath()  # inside, nothing can be fetched
     again = [sys.executable, "-m", "benchmarks", *arguments]
     return subprocess.run(
-        ["unshare", "--net", *again], env={**os.environ, _INSIDE: "1"}, check=False
+        ["unshare", "--net", *again], env={**os.environ, _OUTSIDE: here}, check=False
     ).returncode
 
 
 class Links:
-    """The links of brokers that run already; unlimited until `limit` is called.
+    """The links of brokers that run already; as good as unlimited until `limit` is called.
 
     Args:
         ports: Where each broker listens, by its id.
     """
 
     def __init__(self, ports: Mapping[int, int]) -> None:
-        self._ports = ports
-        self._is_limited = False
-
-    def limit(self, bytes_per_s: float | None) -> None:
-        """Let no more bytes a second leave each broker; None: as many as it likes."""
-        if self._is_limited:
-            _tc("qdisc", "del", "dev", "lo", "root")
-        self._is_limited = bytes_per_s is not None
-        if bytes_per_s is None:
-            return
+        self._broker_ids = list(ports)
         _tc("qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb")
-        burst = max(_BURST_MIN_BYTES, int(bytes_per_s * _BURST_S))
-        for broker_id, port in self._ports.items():
-            rate = ["rate", f"{int(bytes_per_s)}bps", "burst", str(burst), "cburst", str(burst)]
-            _tc("class", "add", "dev", "lo", "parent", "1:", "classid", f"1:{broker_id}", "htb", *rate)
+        self._set("add", _UNLIMITED_BYTES_PER_S)
+        for broker_id, port in ports.items():
             match = ["match", "ip", "sport", str(port), "0xffff"]
             _tc("filter", "add", "dev", "lo", "parent", "1:", "u32", *match, "flowid", f"1:{broker_id}")
+
+    def limit(self, bytes_per_s: float | None) -> None:
+        """Let no more bytes a second leave each broker; None: as good as unlimited."""
+        self._set("change", _UNLIMITED_BYTES_PER_S if bytes_per_s is None else bytes_per_s)
+
+    def _set(self, how: str, bytes_per_s: float) -> None:
+        burst = max(_BURST_MIN_BYTES, int(bytes_per_s * _BURST_S))
+        rate = ["rate", f"{int(bytes_per_s)}bps", "burst", str(burst), "cburst", str(burst)]
+        for broker_id in self._broker_ids:
+            _tc("class", how, "dev", "lo", "parent", "1:", "classid", f"1:{broker_id}", "htb", *rate)
 
 
 def _tc(*arguments: str) -> None:

@@ -27,6 +27,7 @@ EMPTY, SKEWED = "empty", "60/20/20 % full"
 BEST = "even, by hand"  # the best layout from any start: all links are used alike
 DEFAULTS = "evenload"
 DATASET_OF_CAPACITY: Final = 0.3
+WEIGHTS: Final = (0.25, 0.5, 0.75, 1.0)  # of the goal dataset_spread; what is left of 1 is disk_usage's
 _NUM_PARTITIONS: Final = 15
 _NUM_BLOCKS: Final = 800
 _POLL_S: Final = 0.1
@@ -63,15 +64,16 @@ _BY_HAND = (
     Placing(name="60/20/20, by hand", parts=(9, 3, 3)),
     Placing(name="100/0/0, by hand", parts=(15, 0, 0)),
 )
+_BY_DEFAULT = Placing(name=DEFAULTS, strategy="balanced")
 _BY_STRATEGY = (
     Placing(name="librdkafka", strategy="default"),
     Placing(name="round robin"),
-    Placing(name=DEFAULTS, strategy="balanced"),
 )
 PLACINGS: Final[Mapping[str, Sequence[Placing]]] = {
-    EMPTY: (*_BY_HAND, *_BY_STRATEGY),
+    # What is judged, and by what, follow each other.
+    EMPTY: (_BY_HAND[0], _BY_DEFAULT, *_BY_HAND[1:], *_BY_STRATEGY),
     # By hand, it lies alike from any start.
-    SKEWED: (_BY_HAND[0], *_BY_STRATEGY, *map(_weighing, (0.0, 0.25, 0.5, 0.75, 1.0))),
+    SKEWED: (_BY_HAND[0], _BY_DEFAULT, *_BY_STRATEGY, *map(_weighing, WEIGHTS)),
 }
 
 
@@ -91,7 +93,7 @@ class Placed:
 
 
 def situation(start: str, dataset_bytes: int) -> Layout:
-    """Brokers of which a dataset of this size takes 0.3 of one's capacity.
+    """Brokers of which a dataset of this size takes 0.3 of one's capacity, or less if it is below 10 MiB.
 
     Args:
         start: How full they are before.
@@ -108,7 +110,7 @@ def place(stage: Stage, rows: pa.Table, placing: Placing, name: str) -> Placed:
         rows,
         name,
         connection=stage.connection,
-        partitions=_NUM_PARTITIONS if placing.parts is not None else None,
+        partitions=_NUM_PARTITIONS,
         strategy=placing.strategy,
         config=config,
         router_config=placing.router,

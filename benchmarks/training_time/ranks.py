@@ -1,28 +1,31 @@
 """Two processes that train together, epoch by epoch, on whatever dataset they are told.
 
-Each has one thread for computing, and they add up their gradients after each step (PyTorch's DDP over gloo).
-They live for the whole benchmark; a model is made once for each workload.
+Each has one thread for computing. They average their gradients after each step, as PyTorch's DDP does, but in
+shared memory: over loopback, whose packets are small and counted here, that would take longer than reading.
+They live for the whole benchmark; a model is made anew for each epoch.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from multiprocessing.connection import Connection as Pipe
-from pathlib import Path
+from multiprocessing.synchronize import Barrier
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from evenload.dataset_catalog.manifest import DatasetManifest
 from evenload.kafka_connection import Connection
 
+if TYPE_CHECKING:
+    from torch import nn
+
 NUM_RANKS: Final = 2
 # What is open or on its way is a small part of the dataset, as with one that is larger than memory.
-NUM_LANES: Final = 12
-AHEAD_OF_DATASET: Final = 1 / 16
+NUM_LANES: Final = 24
+_PARAMETERS_MAX: Final = 12_000_000  # ResNet-18 has 11.2 million
+_STEP_TIMEOUT_S: Final = 300.0
 _END_TIMEOUT_S: Final = 30.0
 
 
@@ -34,18 +37,25 @@ class Epoch(NamedTuple):
     connection: Connection
 
 
+class Trained(NamedTuple):
+    """What an epoch took, and what it read of brokers in all."""
+
+    seconds: float
+    num_wire_bytes: int
+
+
 class Ranks:
     """The processes; a context manager that starts and ends them."""
 
     def __enter__(self) -> Self:
         spawning = multiprocessing.get_context("spawn")
-        self._folder = tempfile.TemporaryDirectory(prefix="evenload-ranks-")
-        store = str(Path(self._folder.name) / "store")
+        gradients = spawning.RawArray("f", NUM_RANKS * _PARAMETERS_MAX)
+        barrier = spawning.Barrier(NUM_RANKS, timeout=_STEP_TIMEOUT_S)
         self._pipes: list[Pipe] = []
         self._processes = []
         for rank in range(NUM_RANKS):
             ours, theirs = spawning.Pipe()
-            process = spawning.Process(target=_run_rank, args=(rank, theirs, store), daemon=True)
+            process = spawning.Process(target=_run_rank, args=(rank, theirs, gradients, barrier), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -62,10 +72,9 @@ class Ranks:
             if process.is_alive():
                 process.kill()
                 process.join()
-        self._folder.cleanup()
 
-    def train(self, epoch: Epoch) -> float:
-        """Train an epoch; the seconds from before its first step to after its last.
+    def train(self, epoch: Epoch) -> Trained:
+        """Train an epoch, from before its first step to after its last.
 
         Raises:
             RuntimeError: A rank failed; it has said why on the terminal.
@@ -73,43 +82,66 @@ class Ranks:
         try:
             for pipe in self._pipes:
                 pipe.send(epoch)
-            seconds: Sequence[float] = [pipe.recv() for pipe in self._pipes]
-        except (EOFError, BrokenPipeError) as error:
+            trained: list[Trained] = [pipe.recv() for pipe in self._pipes]
+        except (EOFError, OSError) as error:
             raise RuntimeError("a rank ended before its epoch did") from error
-        return max(seconds)
+        return Trained(max(each.seconds for each in trained), sum(each.num_wire_bytes for each in trained))
 
 
-def _run_rank(rank: int, pipe: Pipe, store: str) -> None:
+class _SharedGradients:
+    """The gradients of all ranks, in memory that they share."""
+
+    def __init__(self, rank: int, memory: Any, barrier: Barrier) -> None:
+        import numpy as np
+        import torch
+
+        self._rank = rank
+        self._all = torch.from_numpy(np.frombuffer(memory, dtype=np.float32)).view(NUM_RANKS, -1)
+        self._barrier = barrier
+
+    def wait_for_all(self) -> None:
+        """Go on when all ranks have come so far."""
+        self._barrier.wait()
+
+    def average(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give each parameter the mean of what all ranks have as its gradient."""
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        at = 0
+        for gradient in gradients:
+            self._all[self._rank, at : at + gradient.numel()] = gradient.flatten()
+            at += gradient.numel()
+        self._barrier.wait()
+        mean = self._all[:, :at].mean(0)
+        self._barrier.wait()
+        at = 0
+        for gradient in gradients:
+            gradient.copy_(mean[at : at + gradient.numel()].view_as(gradient))
+            at += gradient.numel()
+
+
+def _run_rank(rank: int, pipe: Pipe, memory: Any, barrier: Barrier) -> None:
     import torch
-    from torch import distributed
-    from torch.nn.parallel import DistributedDataParallel
 
-    from benchmarks.training_time.workloads import WORKLOADS
-
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=NUM_RANKS)
-    models = {}
-    try:
-        while True:
+    torch.set_flush_denormal(True)
+    gradients = _SharedGradients(rank, memory, barrier)
+    while True:
+        try:
             epoch: Epoch = pipe.recv()
-            if epoch.workload not in models:
-                torch.manual_seed(0)
-                models[epoch.workload] = DistributedDataParallel(WORKLOADS[epoch.workload].make_model())
-            pipe.send(_train(epoch, rank, models[epoch.workload]))
-    except EOFError:  # there is nothing more to train
-        distributed.destroy_process_group()
+        except EOFError:  # there is nothing more to train
+            return
+        pipe.send(_train(epoch, rank, gradients))
 
 
-def _train(epoch: Epoch, rank: int, model: object) -> float:
+def _train(epoch: Epoch, rank: int, gradients: _SharedGradients) -> Trained:
     import torch
-    from torch import distributed, nn
 
     from benchmarks.training_time.workloads import WORKLOADS
     from evenload.ray_trainer.reading.reader import DatasetReader
 
-    assert isinstance(model, nn.Module)
     workload = WORKLOADS[epoch.workload]
+    torch.manual_seed(0)
+    model = workload.make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     reader = DatasetReader(
         epoch.manifest,
@@ -118,16 +150,17 @@ def _train(epoch: Epoch, rank: int, model: object) -> float:
         world_size=NUM_RANKS,
         connection=epoch.connection,
         hold_whole=False,
-        prefetch_bytes=max(1, int(epoch.manifest.num_bytes * AHEAD_OF_DATASET)),
     )
     reader.adopt_plan({**reader.state_dict()["plan"], "num_lanes": NUM_LANES})
-    distributed.barrier()
+    assert reader.state_dict()["plan"]["num_lanes"] == NUM_LANES
+    gradients.wait_for_all()
     begun_s = time.perf_counter()
     for batch in reader:
         optimizer.zero_grad()
         workload.loss(model, batch).backward()  # type: ignore[no-untyped-call]
+        gradients.average(model.parameters())
         optimizer.step()
-    distributed.barrier()
+    gradients.wait_for_all()
     seconds = time.perf_counter() - begun_s
     reader.close()
-    return seconds
+    return Trained(seconds, reader.num_wire_bytes)
