@@ -96,15 +96,17 @@ def misses(rows: Sequence[Row]) -> list[str]:
     for load, over_max in OVER_BOUND_MAX.items():
         over = mean_s(rows, load, DEFAULT) / bound_s(rows, load)
         if over > over_max:
-            found.append(f"at load {load:g} {DEFAULT} is {over:.2f} times the bound, not {over_max}")
+            found.append(f"at load {load:g} {DEFAULT} is {over:.3f} times the bound, not at most {over_max}")
     for policy, below_min in BELOW_OTHERS_MIN.items():
         below = 1 - mean_s(rows, 1.0, DEFAULT) / mean_s(rows, 1.0, policy)
         if below < below_min:
-            found.append(f"{DEFAULT} is {below:.1%} below {policy}, not {below_min:.0%}")
+            found.append(f"{DEFAULT} is {below:.1%} below {policy}, not at least {below_min:.0%}")
     for what, most in (("makespan_s", MAKESPAN_MAX), ("p99_s", P99_MAX)):
         own, other = (_mean(rows, what, policy) for policy in (DEFAULT, "elastic_fifo"))
         if own > most * other:
-            found.append(f"the {what[:-2]} is {own / other:.2f} times that of elastic_fifo, not {most:.2f}")
+            found.append(
+                f"the {what[:-2]} is {own / other:.2f} times that of elastic_fifo, not at most {most:.2f}"
+            )
     longest_s = max(row.figures.longest_wait_s for row in rows if row.policy == DEFAULT)
     if longest_s > LONGEST_WAIT_MAX_S:
         found.append(f"a job waited {longest_s:.0f} s for slots, not at most {LONGEST_WAIT_MAX_S:.0f} s")

@@ -84,7 +84,9 @@ def measure_alone(tell: Tell, *, repetitions: int = 3) -> list[Alone]:
 
 
 def _wait(site: Site, run: Run, state: str) -> None:
-    while site.jobs()[run.name]["state"] != state:
+    while (now := site.jobs()[run.name]["state"]) != state:
+        if now == "failed":
+            raise RuntimeError(f"{run.name} failed before it was {state}")
         time.sleep(LOOK_S)
 
 

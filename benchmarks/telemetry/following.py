@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
+import click
 
 from evenload.telemetry_collector.service.wire import CLIENT_HEADER
 
@@ -55,7 +56,9 @@ class FollowingProducers:
         if not self._are_routed.wait(self._timeout_s):
             self._stop()
             routed = f"{self._num_routed} of {self._num_producers} producers have a route"
-            raise RuntimeError(f"{routed} after {self._timeout_s:g} s")
+            raise click.ClickException(
+                f"{routed} after {self._timeout_s:g} s; is the machine busy otherwise?"
+            )
         return self
 
     def __exit__(

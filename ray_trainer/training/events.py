@@ -64,7 +64,8 @@ class AttemptStarted:
     def __str__(self) -> str:
         pids = ", ".join(str(worker.pid) for worker in self.workers)
         where = f"go on after step {self.step} in epoch {self.epoch}" if self.step else "begin"
-        return f"attempt {self.attempt}: {len(self.workers)} workers (pids {pids}) {where}"
+        workers = "1 worker (pid" if len(self.workers) == 1 else f"{len(self.workers)} workers (pids"
+        return f"attempt {self.attempt}: {workers} {pids}) {where}"
 
 
 @dataclass(frozen=True, slots=True)

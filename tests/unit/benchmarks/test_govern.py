@@ -87,11 +87,11 @@ def test_each_goal_that_is_missed_is_a_sentence() -> None:
         [*rows(1330.0), Row(1.0, 2, DEFAULT, 800.0, replace(FIGURES, mean_s=1330.0, longest_wait_s=721.0))]
     )
     assert [sentence.partition(" is ")[2] for sentence in found[:3]] == [
-        "1.66 times the bound, not 1.2",
-        "1.66 times the bound, not 1.35",
-        "1.66 times the bound, not 1.4",
+        "1.663 times the bound, not at most 1.2",
+        "1.663 times the bound, not at most 1.35",
+        "1.663 times the bound, not at most 1.4",
     ]
-    assert found[3] == "smartfill is 5.0% below las, not 25%"
+    assert found[3] == "smartfill is 5.0% below las, not at least 25%"
     assert found[-1] == "a job waited 721 s for slots, not at most 720 s"
 
 
