@@ -49,13 +49,16 @@ class Ranks:
 
     def __enter__(self) -> Self:
         spawning = multiprocessing.get_context("spawn")
-        gradients = spawning.RawArray("f", NUM_RANKS * _PARAMETERS_MAX)
-        barrier = spawning.Barrier(NUM_RANKS, timeout=_STEP_TIMEOUT_S)
+        # Kept, as what a process is given has to be there until it has begun.
+        self._gradients = spawning.RawArray("f", NUM_RANKS * _PARAMETERS_MAX)
+        self._barrier = spawning.Barrier(NUM_RANKS, timeout=_STEP_TIMEOUT_S)
         self._pipes: list[Pipe] = []
         self._processes = []
         for rank in range(NUM_RANKS):
             ours, theirs = spawning.Pipe()
-            process = spawning.Process(target=_run_rank, args=(rank, theirs, gradients, barrier), daemon=True)
+            process = spawning.Process(
+                target=_run_rank, args=(rank, theirs, self._gradients, self._barrier), daemon=True
+            )
             process.start()
             theirs.close()
             self._pipes.append(ours)
