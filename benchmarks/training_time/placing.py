@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import TopicPartition
 
 from benchmarks.layouts import MIB, Layout
 from benchmarks.log_folders import BytesByBroker
 from benchmarks.stage import CHANGE_TIMEOUT_S, Stage
 from evenload.dataset_catalog.catalog import Catalog
 from evenload.dataset_catalog.manifest import DatasetManifest
-from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import open_admin
 from evenload.kafka_plugin.config import LoaderConfig, Strategy
 from evenload.kafka_plugin.loading.loader import load_dataset
@@ -55,7 +54,7 @@ def _weighing(dataset_spread: float) -> Placing:
     return Placing(
         name=f"evenload, {1 - dataset_spread:.0%} disks, {dataset_spread:.0%} dataset",
         strategy="balanced",
-        router=RouterConfig(goals={goal: weight for goal, weight in goals.items() if weight}),
+        router=RouterConfig(goals=goals),
     )
 
 
@@ -116,7 +115,7 @@ def place(stage: Stage, rows: pa.Table, placing: Placing, name: str) -> Placed:
         router_config=placing.router,
     )
     if placing.parts is not None:
-        _move(stage.connection, manifest.topic, placing.parts)
+        _move(stage, manifest.topic, placing.parts)
     held = _measure(stage, manifest)
     ours = {
         broker_id: sum(size for partition, size in of_broker.items() if partition.topic == manifest.topic)
@@ -153,19 +152,13 @@ def _measure(stage: Stage, manifest: DatasetManifest) -> BytesByBroker:
         time.sleep(_POLL_S)
 
 
-def _move(connection: Connection, topic: str, parts: Sequence[int]) -> None:
+def _move(stage: Stage, topic: str, parts: Sequence[int]) -> None:
     brokers = [broker_id for broker_id, count in enumerate(parts, start=1) for _ in range(count)]
     wanted = {TopicPartition(topic, n): [broker_id] for n, broker_id in enumerate(brokers)}
-    with open_admin(connection, timeout_s=CHANGE_TIMEOUT_S) as admin:
+    with open_admin(stage.connection, timeout_s=CHANGE_TIMEOUT_S) as admin:
         admin.alter_partition_reassignments(wanted)
-        deadline_s = time.monotonic() + CHANGE_TIMEOUT_S
-        while (led := _leaders(admin, topic)) != brokers:
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"partitions of {topic} were to be led by {brokers}, and are by {led}")
-            time.sleep(_POLL_S)
-
-
-def _leaders(admin: KafkaAdminClient, topic: str) -> list[int]:
-    (found,) = admin.describe_topics([topic])
-    led = {placed["partition_index"]: placed["leader_id"] for placed in found["partitions"]}
-    return [led[partition] for partition in sorted(led)]
+    deadline_s = time.monotonic() + CHANGE_TIMEOUT_S
+    while (led := stage.leaders(topic)) != dict(enumerate(brokers)):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"partitions of {topic} were to be led by {brokers}, and are by {led}")
+        time.sleep(_POLL_S)
