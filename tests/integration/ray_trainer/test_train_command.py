@@ -39,7 +39,7 @@ def test_it_says_what_it_waits_for_and_that_one_step_teaches_nothing(
         "starting Ray on this machine",
         "waiting for 1 worker",
     ]
-    assert said[4].startswith("attempt 1: 1 workers")
+    assert said[4].startswith("attempt 1: 1 worker (pid ")
     *_, model, note = done.stdout.splitlines()
     assert model.startswith("model: ")
     assert note.startswith("after 1 step, hardly anything can have been learned: an epoch of 178 samples")
