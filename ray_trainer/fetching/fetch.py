@@ -238,7 +238,8 @@ class ExactRangeFetcher:
     def _put_off(self, fetch: RangeFetch, reason: str) -> None:
         """Have the mender try a range again, after a while. Holds the lock."""
         now_s = time.monotonic()
-        backoff_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0**fetch.num_failures)
+        # Bounded before it is raised: 2.0**1024 is no float.
+        backoff_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0 ** min(fetch.num_failures, 30))
         fetch.note_failure(reason, now_s=now_s, retry_at_s=now_s + backoff_s * self._random.uniform(0.5, 1))
         self._troubled.append(fetch)
         self._lock.notify_all()

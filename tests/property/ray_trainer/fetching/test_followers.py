@@ -234,7 +234,8 @@ def test_what_is_read_again_and_again_up_to_where_nobody_gets_on_is_given_up(
 ) -> None:
     brokers = Brokers(random.Random(1), 0.5, num_readable=5)
     with (
-        open_fetcher(brokers, monkeypatch, "a", retry_timeout_s=0.2) as fetcher,
+        # Long enough for thousands of failures, whose backoff must not overflow.
+        open_fetcher(brokers, monkeypatch, "a", retry_timeout_s=2.0) as fetcher,
         pytest.raises(FetchTimeoutError, match="could not be read"),
     ):
         list(fetch_all(fetcher, [BlockRange(0, 0, NUM_RECORDS, 100)]))
