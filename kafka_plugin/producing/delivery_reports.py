@@ -11,6 +11,8 @@ reaches the caller as an error. A refusal keeps its code, and says which permiss
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable
 from types import MethodType
 
@@ -21,6 +23,9 @@ from evenload.kafka_plugin.producing.turn import Turn
 
 _log = logging.getLogger(__name__)
 
+# Records of a topic that doesn't exist fail by the hundred thousand.
+_SAID_EACH_S = 10.0
+
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
 
@@ -30,13 +35,23 @@ class TopicReports:
     Args:
         default_callback: Of the producer, for records without one of their own.
         has_offsets: Whether brokers say where they put a record (not with `acks=0`).
+        clock: Monotonic seconds.
 
     Attributes:
         num_lost: How many records were acknowledged without an offset.
     """
 
-    def __init__(self, default_callback: DeliveryCallback | None, *, has_offsets: bool) -> None:
+    def __init__(
+        self,
+        default_callback: DeliveryCallback | None,
+        *,
+        has_offsets: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.num_lost = 0
+        self._clock = clock
+        # By topic and code: when it was said last, and how many records since.
+        self._said: dict[tuple[str | None, int], tuple[float, int]] = {}
         self._default_callback = default_callback
         self._has_offsets = has_offsets
         self._latest: tuple[DeliveryCallback | None, Turn | None, DeliveryCallback] = (
@@ -91,8 +106,21 @@ class TopicReports:
         if turn is not None:
             turn.lose(len(message) + len(message.key() or b""))
         if not is_told:
-            _log.error("a record for topic %s was not stored: %s", message.topic(), error.str())
+            self._say(message.topic(), error)
         return error
+
+    def _say(self, topic: str | None, error: KafkaError) -> None:
+        """Log what nobody else is told, at most each `_SAID_EACH_S` seconds, with how many there were."""
+        key, now_s = (topic, error.code()), self._clock()
+        said_at_s, num_unsaid = self._said.get(key, (-math.inf, 0))
+        if now_s - said_at_s < _SAID_EACH_S:
+            self._said[key] = (said_at_s, num_unsaid + 1)
+            return
+        self._said[key] = (now_s, 0)
+        what = "a record was" if not num_unsaid else f"{num_unsaid + 1} more records were"
+        _log.error(
+            "topic %s: %s not stored: %s (said at most each %.0f s)", topic, what, error.str(), _SAID_EACH_S
+        )
 
 
 def explained(error: KafkaError, topic: str | None = None) -> KafkaError:

@@ -90,11 +90,23 @@ def test_an_error_that_nobody_wants_is_logged(routing: TopicRouting, caplog: Any
     turn = _turn(routing, 1, 3)
     _tell(reports.reporter(None, turn), Told(None))
     _tell(reports.reporter(None, None), Told(None), KafkaError(KafkaError._MSG_TIMED_OUT))
-    assert [record.message.partition(":")[0] for record in caplog.records] == [
-        "a record for topic fresh was not stored"
+    assert [record.message.partition(" not stored")[0] for record in caplog.records] == [
+        "topic fresh: a record was"
     ] * 2
     assert reports.num_lost == 1
     assert routing.own_bytes.total_sent == 0
+
+
+def test_what_fails_by_the_thousand_is_logged_now_and_then(caplog: Any) -> None:
+    now_s = 100.0
+    reporter = TopicReports(None, has_offsets=True, clock=lambda: now_s).reporter(None, None)
+    for _ in range(1000):
+        _tell(reporter, Told(None), KafkaError(KafkaError._MSG_TIMED_OUT))
+        now_s += 0.015
+    assert [record.message.partition(" not stored")[0] for record in caplog.records] == [
+        "topic fresh: a record was",
+        "topic fresh: 667 more records were",
+    ]
 
 
 def test_without_acknowledgements_a_missing_offset_is_no_loss() -> None:
