@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.writers import (
     Balanced,
@@ -21,6 +22,7 @@ from benchmarks.writers import (
     round_robin,
     weighted_by_capacity,
 )
+from evenload.router.config import LOAD_GOALS, RouterConfig
 from evenload.router.forecasting.placement import place_partitions
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
@@ -96,6 +98,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy("static shares", weighted_by_capacity),
         Strategy("placed by free capacity", round_robin, by_free_capacity),
         Strategy("placed by evenload", Balanced, by_evenload),
+        Strategy("evenload, as loads", partial(Balanced, router_config=RouterConfig(goals=LOAD_GOALS))),
         Strategy(EVENLOAD, Balanced),
     )
 }

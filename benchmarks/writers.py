@@ -29,6 +29,7 @@ from evenload.kafka_plugin.config import ProducerConfig
 from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.local_cluster.jars import tools_classpath
 from evenload.local_cluster.start import java_runtime
+from evenload.router.config import RouterConfig
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
 
@@ -190,9 +191,14 @@ class Librdkafka:
 
 
 class Balanced(Librdkafka):
-    """evenload's `BalancedProducer`, told how much will come; its defaults, unless the load may change."""
+    """evenload's `BalancedProducer`, told how much will come; its defaults, unless the load may change.
 
-    def __init__(self, load: Load) -> None:
+    Args:
+        load: What to write.
+        router_config: What it levels by; None: by disks.
+    """
+
+    def __init__(self, load: Load, router_config: RouterConfig | None = None) -> None:
         collecting, deciding = WATCHFUL if load.records_per_s is not None else (None, None)
         self._collector = Collector(load.connection, collecting, topics=[]).start()
         try:
@@ -201,6 +207,7 @@ class Balanced(Librdkafka):
                 connection=load.connection,
                 config=deciding,
                 collector=self._collector,
+                router_config=router_config,
             )
         except BaseException:
             self._collector.close()

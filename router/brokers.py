@@ -50,6 +50,11 @@ class BrokerTable:
     is_full: BoolArray
 
     @property
+    def known_capacity_bytes(self) -> FloatArray:
+        """What each may hold; infinite where that is only assumed."""
+        return np.where(self.is_assumed, np.inf, self.capacity_bytes)
+
+    @property
     def places(self) -> dict[int, int]:
         """The place of each broker in the arrays."""
         return {broker_id: place for place, broker_id in enumerate(self.broker_ids)}

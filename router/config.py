@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["RouterConfig"]
+__all__ = ["LOAD_GOALS", "RouterConfig", "evens_reading", "for_load"]
+
+LOAD_GOALS: Mapping[str, float] = {"dataset_spread": 1.0}
+"""What a load of a dataset levels by where nobody says otherwise: who trains on it waits for the broker that
+has most of it. `benchmarks training_time` has what else would cost."""
 
 
 class RouterConfig(BaseModel):
@@ -16,7 +20,8 @@ class RouterConfig(BaseModel):
 
     goals: Mapping[str, float] = Field(
         default={"disk_usage": 1.0},
-        description="Weights of the goals by their entry-point names; 0 leaves one out.",
+        description="Weights of the goals by their entry-point names; 0 leaves one out. A load of a dataset "
+        "takes `LOAD_GOALS` instead where they aren't given.",
     )
     score_functions: Mapping[str, float] = Field(
         default={"reachability": 1.0},
@@ -75,3 +80,14 @@ class RouterConfig(BaseModel):
         ge=0,
         description="How long one that raised, answered nonsense or took long is not asked again.",
     )
+
+
+def evens_reading(goals: Mapping[str, float]) -> bool:
+    """Whether what each broker leads of a topic is among the goals."""
+    return goals.get("dataset_spread", 0.0) > 0.0
+
+
+def for_load(config: RouterConfig | None) -> RouterConfig:
+    """What a load of a dataset is configured with: `config`, and `LOAD_GOALS` unless it names goals."""
+    config = config or RouterConfig()
+    return config if "goals" in config.model_fields_set else config.model_copy(update={"goals": LOAD_GOALS})

@@ -11,12 +11,14 @@ entry-point group `evenload.goals` are mixed by weight, as share vectors. Two ar
 - `disk_usage` makes these utilisations lexicographically min-max: the highest as low as can be, then the
   next.
 - `dataset_spread` does the same to the bytes of this topic that each broker leads, on which read speed
-  depends.
+  depends, while no disk gets fuller than `FORECAST_MAX` for it. From there on, disks come first.
 
 Invariants, checked in tests/property/router/test_levelling.py:
 1. Shares are at least 0 and sum to 1; partitions with the same replicas get the same.
 2. No other shares have sorted utilisations that come before (for disk_usage, in any of 400 random layouts).
-3. More bytes on one broker never raise, by levelling, what is sent to a set that is just this broker.
+3. More bytes on one broker never raise, by `disk_usage`, what is sent to a set that is just this broker.
+4. By `dataset_spread`, brokers with room that get something end with the same bytes led, and no broker gets
+   fuller than `FORECAST_MAX` that `disk_usage` would leave emptier (to within a point).
 
 Bytes are stored bytes, per copy. Read next: min_max.py, which does the arithmetic; router.py, which
 builds the context from a snapshot.
@@ -33,9 +35,11 @@ import numpy as np
 from evenload.router.min_max import FloatArray, MinMaxProblem, level
 from evenload.router.patience import OverdueError, Patience
 from evenload.router.plugins import Weighted
+from evenload.router.volumes import broker_of
 from evenload.telemetry_collector.snapshot import PartitionSnapshot
 
 __all__ = [
+    "FORECAST_MAX",
     "Goal",
     "GoalContext",
     "MixedShares",
@@ -45,6 +49,13 @@ __all__ = [
     "group_replica_sets",
     "mix_goals",
 ]
+
+FORECAST_MAX = 0.8
+"""The utilisation up to which disks may be filled for another end than to level them (Cruise Control's
+`disk.capacity.threshold`, too)."""
+
+# How much more disks count than reading once they are too full. They then are so by less than a point.
+_DISKS_FIRST = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,8 @@ class GoalContext:
         broker_ids: every broker that is known, ascending, whether it holds the topic or not.
         used_bytes: stored bytes on each, the producer's own since the snapshot included.
         capacity_bytes: what each may hold, made smaller where scores are unwilling; above 0.
+        known_capacity_bytes: what each may hold, as it is; infinite where nobody knows.
+        willing: how willing one is to send to each; above 0, at most 1.
         leader_bytes: stored bytes of this topic that each leads.
         replica_sets: those that may get a share; at least one.
         horizon_bytes: H, stored bytes to come, per copy; above 0.
@@ -81,6 +94,8 @@ class GoalContext:
     broker_ids: tuple[int, ...]
     used_bytes: FloatArray
     capacity_bytes: FloatArray
+    known_capacity_bytes: FloatArray
+    willing: FloatArray
     leader_bytes: FloatArray
     replica_sets: tuple[ReplicaSet, ...]
     horizon_bytes: float
@@ -117,14 +132,69 @@ def disk_usage(context: GoalContext) -> FloatArray:
 
 
 def dataset_spread(context: GoalContext) -> FloatArray:
-    """Shares that even the bytes of this topic that each broker leads, whatever else the brokers hold."""
-    return level(
-        MinMaxProblem(
-            base=context.leader_bytes / context.horizon_bytes,
-            gain=np.ones(len(context.broker_ids)),
-            sets=_positions(context, (replica_set.replica_ids[:1] for replica_set in context.replica_sets)),
-            counts=context.num_partitions(),
-        )
+    """Shares that even the bytes of this topic that each broker leads, while disks have room for that.
+
+    A broker to which one is half as willing to send counts as leading twice as much. Volumes of a broker are
+    one in what it leads, and each for itself in how full it gets.
+    """
+    reading = _reading(context)
+    even = level(reading)
+    place = {broker_id: position for position, broker_id in enumerate(context.broker_ids)}
+    members = [tuple(place[broker_id] for broker_id in each.replica_ids) for each in context.replica_sets]
+    added = np.zeros(len(place))
+    for positions, share in zip(members, even.tolist(), strict=True):
+        added[list(positions)] += share * context.horizon_bytes
+    limit = FORECAST_MAX * context.known_capacity_bytes
+    if not (context.used_bytes + added > limit)[added > 0].any():
+        return even
+    return level(_with_disks(reading, float(reading.levels(even).max()), members, context))
+
+
+def _reading(context: GoalContext) -> MinMaxProblem:
+    """What each broker leads, in what is to come."""
+    leaders = [broker_of(each.leader_id) for each in context.replica_sets]
+    broker_ids, positions = np.unique(leaders, return_inverse=True)
+    of_place = np.array([broker_of(place_id) for place_id in context.broker_ids])
+    is_leader = np.isin(of_place, broker_ids)
+    at = np.searchsorted(broker_ids, of_place[is_leader])
+    led = np.bincount(at, context.leader_bytes[is_leader], minlength=len(broker_ids))
+    willing = np.zeros(len(broker_ids))
+    willing[at] = context.willing[is_leader]
+    return MinMaxProblem(
+        base=led / context.horizon_bytes / willing,
+        gain=1.0 / willing,
+        sets=tuple((position,) for position in positions.tolist()),
+        counts=context.num_partitions(),
+    )
+
+
+def _with_disks(
+    reading: MinMaxProblem, line: float, members: Sequence[tuple[int, ...]], context: GoalContext
+) -> MinMaxProblem:
+    """The same with each disk as one more broker, whose level is above all others' once it is too full.
+
+    Args:
+        reading: what each broker leads.
+        line: the level that it would have if disks had room.
+        members: [num_sets] the places of each set's brokers in the context's arrays.
+        context: what is known.
+    """
+    num_leaders = len(reading.base)
+    is_known = np.isfinite(context.known_capacity_bytes)
+    capacity = np.maximum(context.known_capacity_bytes[is_known], 1.0)
+    # Nobody leads more than all, which is `num_leaders` times the line.
+    steepness = _DISKS_FIRST * num_leaders * line
+    disks = np.cumsum(is_known) - 1 + num_leaders
+    return MinMaxProblem(
+        base=np.append(
+            reading.base, line + steepness * (context.used_bytes[is_known] / capacity - FORECAST_MAX)
+        ),
+        gain=np.append(reading.gain, steepness * context.horizon_bytes / capacity),
+        sets=tuple(
+            (*leader, *(int(disks[position]) for position in positions if is_known[position]))
+            for leader, positions in zip(reading.sets, members, strict=True)
+        ),
+        counts=reading.counts,
     )
 
 

@@ -9,14 +9,14 @@ Numbers are rounded, so that a note stays the same while nothing of interest cha
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from evenload.router.brokers import BrokerTable
-from evenload.router.levelling import ReplicaSet
+from evenload.router.levelling import FORECAST_MAX, ReplicaSet
 from evenload.router.min_max import FloatArray
 from evenload.router.safe_shares import SPREAD_MAX
 from evenload.router.volumes import name_of
@@ -27,6 +27,8 @@ __all__ = ["Decision", "Restraint", "notes_on", "put_aside_notes"]
 # Utilisations that differ by less are even, as far as a person is concerned.
 _SPREAD_MIN = 0.01
 _NAMED_MAX = 5
+# Less of a difference in what brokers lead is hardly waited for.
+_LED_MIN = 0.02
 
 Restraint = Literal["even", "bounded"]
 """Why a stream's shares aren't those that goals want: disks are even enough, or a bound was reached."""
@@ -42,6 +44,8 @@ class Decision:
         all_sets: every replica set of the topic that has a leader.
         sets: those of them that may get a share.
         shares: [num_sets] what each of `sets` gets.
+        goals: names of those that had a say.
+        leader_bytes: [num_brokers] what each leads of the topic.
         restraint: what holds back a stream, of which nobody knows how much is to come.
         horizon_bytes: stored bytes to come, per copy.
         left_out: by broker id, why it should get nothing.
@@ -57,6 +61,8 @@ class Decision:
     all_sets: tuple[ReplicaSet, ...]
     sets: tuple[ReplicaSet, ...]
     shares: FloatArray
+    goals: Collection[str]
+    leader_bytes: FloatArray
     restraint: Restraint | None
     horizon_bytes: float
     left_out: Mapping[int, str]
@@ -71,7 +77,16 @@ def notes_on(decision: Decision) -> tuple[str, ...]:
     """The notes for a route, most urgent first; none when everything can be levelled."""
     return tuple(
         sentence
-        for part in (put_aside_notes, _left_out, _unwritable, _capacities, _all_alike, _unreached, _uneven)
+        for part in (
+            put_aside_notes,
+            _left_out,
+            _unwritable,
+            _capacities,
+            _all_alike,
+            _unreached,
+            _uneven,
+            _uneven_reading,
+        )
         for sentence in part(decision)
     )
 
@@ -172,6 +187,8 @@ def _unreached(decision: Decision) -> Iterator[str]:
 
 
 def _uneven(decision: Decision) -> Iterator[str]:
+    if "disk_usage" not in decision.goals:
+        return  # nobody wants level disks
     holding = {broker_id for replica_set in decision.all_sets for broker_id in replica_set.replica_ids}
     after = {broker_id: level for broker_id, level in _after(decision).items() if broker_id in holding}
     open_ids = [broker_id for broker_id in after if broker_id not in decision.left_out]
@@ -208,6 +225,30 @@ def _why_uneven(decision: Decision, fullest: int, *, is_written: bool) -> str:
             "it gets nothing, but what it holds stays there. More data, or moving replicas off it, would help"
         )
     return f"broker {name_of(fullest)} can't be lowered, {why}"
+
+
+def _uneven_reading(decision: Decision) -> Iterator[str]:
+    if "dataset_spread" not in decision.goals:
+        return
+    table = decision.table
+    leaders = [replica_set.replica_ids[:1] for replica_set in decision.sets]
+    led = decision.leader_bytes + table.added_bytes(leaders, decision.shares * decision.horizon_bytes)
+    after, most = _after(decision), float(led.max())
+    crowded = [
+        broker_id
+        for broker_id, size_bytes, is_assumed in zip(
+            table.broker_ids, led.tolist(), table.is_assumed.tolist(), strict=True
+        )
+        if (broker_id,) in leaders
+        and not is_assumed
+        and after[broker_id] > FORECAST_MAX - _SPREAD_MIN
+        and size_bytes < (1 - _LED_MIN) * most
+    ]
+    if crowded:
+        yield (
+            f"{_brokers(crowded)} will have less of {decision.topic!r} than others, and readers wait for "
+            f"those: disks come first from {FORECAST_MAX:.0%} on."
+        )
 
 
 def _after(decision: Decision) -> dict[int, float]:

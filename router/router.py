@@ -40,7 +40,14 @@ from evenload.router.patience import Patience
 from evenload.router.plugins import GOALS, SCORE_FUNCTIONS, PutAside, WeightedPlugins
 from evenload.router.route import Route
 from evenload.router.safe_shares import even_shares, is_even_enough, safe_shares
-from evenload.router.scoring import ScoreContext, ScoreFunction, Willingness, capacity_as_seen, willingness
+from evenload.router.scoring import (
+    WILLINGNESS_MIN,
+    ScoreContext,
+    ScoreFunction,
+    Willingness,
+    capacity_as_seen,
+    willingness,
+)
 from evenload.router.situation import Situation, look
 from evenload.router.volumes import broker_of
 from evenload.telemetry_collector.snapshot import BrokerSnapshot, ClusterSnapshot
@@ -233,6 +240,8 @@ class Router:
             capacity_bytes=capacity_as_seen(
                 known.table.used_bytes, known.table.capacity_bytes, known.candidates.willing
             ),
+            known_capacity_bytes=known.table.known_capacity_bytes,
+            willing=np.maximum(known.candidates.willing, WILLINGNESS_MIN),
             leader_bytes=known.leader_bytes(),
             replica_sets=known.candidates.sets,
             horizon_bytes=min(
@@ -245,7 +254,7 @@ class Router:
             mixed, restraint = self._keep_safe(mixed, context, known, previous)
             if previous is not None and not _reaches_all(previous, known.candidates.sets):
                 previous = None  # while brokers are even, it would keep a partition from its least for ever
-        decision = self._decision(known, mixed, restraint, context.horizon_bytes, num_partitions)
+        decision = self._decision(known, mixed, restraint, context, num_partitions)
         if not mixed.names:
             return self._fallback("no_goal", num_partitions, previous, put_aside_notes(decision))
         batch_bytes = self._batch_bytes(remaining_bytes, num_partitions, known)
@@ -287,7 +296,7 @@ class Router:
         known: Situation,
         mixed: MixedShares,
         restraint: Restraint | None,
-        horizon_bytes: float,
+        context: GoalContext,
         num_partitions: int,
     ) -> Decision:
         """What was decided, for the notes."""
@@ -298,8 +307,10 @@ class Router:
             all_sets=known.all_sets,
             sets=known.candidates.sets,
             shares=mixed.shares,
+            goals=mixed.names,
+            leader_bytes=context.leader_bytes,
             restraint=restraint,
-            horizon_bytes=horizon_bytes,
+            horizon_bytes=context.horizon_bytes,
             left_out=known.candidates.left_out,
             closed=self._closed(known.snapshot),
             leaderless=sorted(number for number, placed in layout.items() if placed.leader_id is None),

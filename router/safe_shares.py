@@ -33,11 +33,10 @@ from dataclasses import replace
 import numpy as np
 
 from evenload.router.brokers import BrokerTable
-from evenload.router.levelling import GoalContext
+from evenload.router.levelling import FORECAST_MAX, GoalContext
 from evenload.router.min_max import FloatArray
 
 __all__ = [
-    "FORECAST_MAX",
     "LEADER_MAX",
     "PARTITION_MAX",
     "PARTITION_MIN",
@@ -51,7 +50,6 @@ LEADER_MAX = 2.0
 PARTITION_MAX = 3.0
 PARTITION_MIN = 0.1
 SPREAD_MAX = 0.05
-FORECAST_MAX = 0.8
 
 _SPREAD_LEFT = 0.1
 # Asking about so many sets in all takes a quarter of a second; from then on, what is over goes to the others

@@ -23,8 +23,8 @@ from benchmarks.strategies import EVENLOAD
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = ("#9aa5b1", "#7b8794", "#52606d", "#c7a252", "#d9822b", "#6b8fb5", "#3f7d58", "#c2185b")
-_MARKERS = ("v", "^", "<", "s", "D", "P", "X", "o")
+_COLOURS = ("#9aa5b1", "#7b8794", "#52606d", "#c7a252", "#d9822b", "#6b8fb5", "#3f7d58", "#8e6bb5", "#c2185b")
+_MARKERS = ("v", "^", "<", "s", "D", "P", "X", "h", "o")
 
 
 def layout_report(runs: Sequence[Run]) -> Group:
@@ -118,14 +118,22 @@ def draw(runs: Sequence[Run]) -> Figure:
     figure = Figure(figsize=(9, 1.4 + 0.62 * len(layouts)), layout="constrained")
     axes = figure.subplots()
     for number, strategy in enumerate(strategies):
-        look: dict[str, Any] = {"color": _COLOURS[number % 8], "zorder": 2 + (strategy == EVENLOAD)}
+        look: dict[str, Any] = {
+            "color": _COLOURS[number % len(_COLOURS)],
+            "zorder": 2 + (strategy == EVENLOAD),
+        }
         offset = 0.08 * (number - (len(strategies) - 1) / 2)
         for row, of_layout in enumerate(layouts.values()):
             points = [_points(outcome) for outcome in _by_strategy(of_layout)[strategy]]
             axes.hlines(row + offset, min(points), max(points), linewidth=1, **look)
             label = strategy if row == 0 else None
             axes.plot(
-                statistics.median(points), row + offset, _MARKERS[number % 8], ms=5, label=label, **look
+                statistics.median(points),
+                row + offset,
+                _MARKERS[number % len(_MARKERS)],
+                ms=5,
+                label=label,
+                **look,
             )
     axes.set_yticks(range(len(layouts)), list(layouts))
     axes.invert_yaxis()

@@ -129,7 +129,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         Workload(
             name="CoLA, BERT",
             make_rows=_tokens,
-            num_samples=8500,
+            num_samples=4250,
             batch_size=64,
             make_model=_bert,
             loss=_text_loss,
@@ -137,7 +137,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         Workload(
             name="CIFAR-10, ResNet-18",
             make_rows=_images,
-            num_samples=4000,
+            num_samples=1600,
             batch_size=64,
             make_model=_resnet,
             loss=_image_loss,
@@ -145,7 +145,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         Workload(
             name="CIFAR-10 as 640 x 480, ResNet-18",
             make_rows=_enlarged,
-            num_samples=480,
+            num_samples=240,
             batch_size=16,
             make_model=_resnet,
             loss=_enlarged_loss,

@@ -46,6 +46,13 @@ if TYPE_CHECKING:
     help="Who chooses partitions: evenload, librdkafka's default partitioner, or turn by turn.",
 )
 @click.option(
+    "--goal",
+    metavar="NAME",
+    help="What evenload brings out even, unless an operator has set it: dataset_spread, what each broker has "
+    "of the dataset, as readers wait for the one with most; disk_usage, how full brokers get; or a goal of "
+    "your own.  [default: dataset_spread]",
+)
+@click.option(
     "--column",
     "columns",
     multiple=True,
@@ -62,6 +69,7 @@ def ingest(
     name: str,
     sources: tuple[str, ...],
     columns: tuple[str, ...],
+    goal: str | None,
     seed: int,
     keep_order: bool,
     connection: Connection,
@@ -74,6 +82,7 @@ def ingest(
     images a class. Killed at any moment, the same command goes on where the load stood.
     """
     from evenload.kafka_plugin.loading.loader import load_dataset
+    from evenload.router.config import RouterConfig
 
     with output.progress(f"loading {name}", "samples") as bar:
         task = bar.add_task(name, total=None, detail="")
@@ -88,6 +97,7 @@ def ingest(
             columns=list(columns) or None,
             seed=None if keep_order else seed,
             progress=show_progress,
+            router_config=None if goal is None else RouterConfig(goals={goal: 1.0}),
             **options,
         )
     document = manifest_document(manifest) | _brokers_after(connection, output)

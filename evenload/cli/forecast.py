@@ -40,6 +40,12 @@ _STRATEGIES = ("balanced", "round-robin", "default", "keyed")
     help="Show only this one; may be repeated.  [default: all]",
 )
 @click.option(
+    "--goal",
+    metavar="NAME",
+    help="What evenload brings out even, as with `evenload ingest`.  [default: dataset_spread; for a topic "
+    "that exists, as producers do: disk_usage]",
+)
+@click.option(
     "--keyed",
     "keys_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -55,6 +61,7 @@ def forecast(
     partitions: int | None,
     replication: int | None,
     strategies: tuple[str, ...],
+    goal: str | None,
     keys_file: Path | None,
     connection: Connection,
     output: Output,
@@ -79,6 +86,7 @@ def forecast(
         replication=replication,
         over_s=None if days is None else days * _DAY_S,
         keys=None if keys_file is None else list(_lines(keys_file)),
+        goal=goal,
     )
     shown = strategies or _STRATEGIES
     document = forecast_document(name, told, shown)

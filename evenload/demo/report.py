@@ -195,6 +195,8 @@ default partitioner $spread_default)</div>
 </div>
 <h2>How full the brokers are</h2>
 $utilisation
+<p>Here evenload was to level disks (<code>--goal disk_usage</code>). By default it gives each broker the same
+part of a dataset while disks have room, as whoever trains on it waits for the broker that has most.</p>
 <h2>What was trained on</h2>
 $images
 <h2>The loss, and the worker that was killed</h2>

@@ -41,6 +41,7 @@ from evenload.ray_trainer.training.events import (
 )
 from evenload.ray_trainer.training.on_ray.trainer import train
 from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
+from evenload.router.config import RouterConfig
 from evenload.router.forecasting.forecast import best_possible
 from evenload.telemetry_collector.collector import sample_once
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
@@ -52,6 +53,7 @@ EPOCHS, WORKERS = 2, 2
 RUN = "demo"
 TOLD_EVERY_S = 5.0
 DELETE_TIMEOUT_S = 30.0
+_LEVEL_DISKS = RouterConfig(goals={"disk_usage": 1.0})
 
 Tell = Callable[[str], None]
 
@@ -105,7 +107,7 @@ class _Demo:
         self._show("The same digits loaded with a default partitioner (librdkafka's):", default)
         self._drop("digits-default")
         balanced, best = self._load(training, "digits", strategy="balanced")
-        self._show("Loaded by evenload:", balanced, best)
+        self._show("Loaded by evenload, by the goal disk_usage:", balanced, best)
         result, watcher = self._train()
         epochs = self._audit()
         sharing = share_slots(
@@ -153,9 +155,11 @@ class _Demo:
     def _load(
         self, samples: Mapping[str, Any], name: str, *, strategy: Any
     ) -> tuple[ClusterSnapshot, Mapping[int, float]]:
-        """Load, and say how full the brokers are then and could be at best."""
+        """Load, with an eye on disks, and say how full the brokers are then and could be at best."""
         before = sample_once(self._connection)
-        manifest = load_dataset(samples, name, connection=self._connection, strategy=strategy)
+        manifest = load_dataset(
+            samples, name, connection=self._connection, strategy=strategy, router_config=_LEVEL_DISKS
+        )
         after = sample_once(self._connection)
         added = sum(
             after.brokers[broker].used_bytes - before.brokers[broker].used_bytes for broker in before.brokers

@@ -26,6 +26,7 @@ from evenload.kafka_plugin.errors import PluginConfigError
 from evenload.kafka_plugin.key_partition import java_partition
 from evenload.kafka_plugin.loading.block_size import choose_num_partitions
 from evenload.kafka_plugin.topics import default_replication
+from evenload.router.config import RouterConfig, evens_reading, for_load
 from evenload.router.forecasting.load import LoadForecast, forecast_into, with_new_topic
 from evenload.telemetry_collector.collector import sample_once
 from evenload.telemetry_collector.opening import read_weights
@@ -46,6 +47,7 @@ def forecast_load(
     replication: int | None = None,
     over_s: float | None = None,
     keys: Iterable[bytes] | None = None,
+    goal: str | None = None,
 ) -> LoadForecast:
     """What `size_bytes` of payload for dataset or topic `name` would lead to; nothing is changed.
 
@@ -57,10 +59,13 @@ def forecast_load(
         replication: Copies in a new topic; None: as the cluster has it.
         over_s: In how many seconds it comes, at a steady pace; None: retention by age isn't counted.
         keys: A sample of records' keys, each as often as it comes; None: as if keys were alike.
+        goal: What the balanced strategy levels by, by its entry-point name, unless an operator has set goals;
+            None: as a load does, or, for a topic that exists, as a producer does.
 
     Raises:
         PluginConfigError: Partitions or copies are asked of a topic that exists.
         NotEnoughBrokersError: More copies than brokers that can be reached.
+        PluginError: The goal isn't known.
         CollectorError, CatalogError, KafkaConnectionError: Brokers don't answer.
     """
     manifest = _manifest(connection, name)
@@ -71,6 +76,7 @@ def forecast_load(
         raise PluginConfigError(
             f"{name!r} has a topic, so its partitions and copies can't be chosen; they can for a new name."
         )
+    config = _config(goal, weights, is_new=is_new)
     stored_bytes = round(size_bytes * _stored_ratio(snapshot, manifest))
     if is_new:
         snapshot = with_new_topic(
@@ -80,6 +86,7 @@ def forecast_load(
             replication=replication or default_replication(connection, name, timeout_s=_TIMEOUT_S),
             total_bytes=stored_bytes,
             avoid=weights.drained,
+            evens_leaders=evens_reading(config.goals),
         )
     return forecast_into(
         snapshot,
@@ -90,7 +97,16 @@ def forecast_load(
         over_s=over_s,
         num_keys=None if keys is None else _by_partition(keys, len(snapshot.topics[name])),
         weight_by_broker=weights.brokers,
+        config=config,
     )
+
+
+def _config(goal: str | None, weights: Weights, *, is_new: bool) -> RouterConfig:
+    if weights.goals is not None:
+        return RouterConfig(goals=weights.goals)
+    if goal is not None:
+        return RouterConfig(goals={goal: 1.0})
+    return for_load(None) if is_new else RouterConfig()
 
 
 def _by_partition(keys: Iterable[bytes], num_partitions: int) -> Counter[int]:

@@ -93,9 +93,11 @@ from evenload.kafka_plugin.loading.topic import (
 from evenload.kafka_plugin.loading.watch import newest_sign_of_life
 from evenload.kafka_plugin.sources.source import Source, open_source
 from evenload.kafka_plugin.transactional_writer import TransactionalWriter
-from evenload.router.config import RouterConfig
+from evenload.router.config import RouterConfig, evens_reading, for_load
+from evenload.router.router import Router
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.opening import AnyCollector, open_collector
+from evenload.telemetry_collector.weights import Weights
 
 _log = logging.getLogger(__name__)
 
@@ -146,13 +148,14 @@ def load_dataset(
         take_over: Go on with a load whose loader seems to be alive; that one stops.
         progress: Called as samples are sent, with samples so far, samples in all, and payload bytes so far.
         config: Limits and times.
-        router_config: What the router levels by.
+        router_config: What the router levels by; where it names no goals, by `LOAD_GOALS`.
 
     Returns:
         The manifest, published: from now on, the dataset exists.
 
     Raises:
         SourceError: The source can't be used; nothing was written.
+        PluginError, WeightError: A goal or score function isn't known, or its weight can't be; likewise.
         DatasetExistsError: The name is taken.
         LoadInProgressError: Another loader of the name was heard of a moment ago.
         LoaderFencedError: Another loader has taken over while this one was loading.
@@ -178,6 +181,8 @@ def load_dataset(
     elif columns is not None:
         raise PluginConfigError("columns are chosen by open_source; this source is open already.")
     storable_schema(source.schema, value_format)
+    router_config = for_load(router_config)
+    Router(router_config)  # refuses what can't be levelled by, before a topic is made
     choice = _Choice(
         name=name,
         encoding=encoding,
@@ -190,7 +195,7 @@ def load_dataset(
         take_over=take_over,
     )
     with _only_one_in_this_process(name, connection.bootstrap_servers):
-        return _Loader(connection, source, choice, config, progress).load(router_config or RouterConfig())
+        return _Loader(connection, source, choice, config, progress).load(router_config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +318,7 @@ class _Loader:
 
     def _write(self, state: LoadState | None, router_config: RouterConfig) -> None:
         with open_collector(self._connection, _COLLECTING, topics=[]) as collector:
-            identity = self._begin(collector) if state is None else _identity_of(state.last)
+            identity = self._begin(collector, router_config) if state is None else _identity_of(state.last)
             writer: LoadWriter | None = None
             try:
                 self._routing = self._route(identity, router_config, collector)
@@ -358,7 +363,7 @@ class _Loader:
             return
         self._delete_topic(identity)
 
-    def _begin(self, collector: AnyCollector) -> LoadIdentity:
+    def _begin(self, collector: AnyCollector, router_config: RouterConfig) -> LoadIdentity:
         """A load of one's own: an id, and a topic that is ready. Nobody knows it until the first commit."""
         load_id = secrets.token_hex(8)
         dataset_bytes = int(self._bytes_per_sample() * self._source.num_samples)
@@ -366,6 +371,7 @@ class _Loader:
         samples_per_record = choose_samples_per_record(dataset_bytes, self._source.num_samples, block_bytes)
         snapshot = take_snapshot(collector)
         num_brokers = len(snapshot.brokers) if snapshot is not None else 1
+        weights = collector.weights or Weights()
         topic = load_topic_name(self._choice.name, self._version, load_id)
         topic_id = create_load_topic(
             self._connection,
@@ -374,7 +380,8 @@ class _Loader:
             num_partitions=self._choice.num_partitions or choose_num_partitions(dataset_bytes, num_brokers),
             replication=self._choice.replication,
             expected_bytes=dataset_bytes,
-            avoid=collector.weights.drained if collector.weights is not None else (),
+            avoid=weights.drained,
+            evens_leaders=evens_reading(router_config.goals if weights.goals is None else weights.goals),
             config=self._config,
         )
         return LoadIdentity(

@@ -67,6 +67,7 @@ def create_load_topic(
     replication: int | None,
     expected_bytes: int,
     avoid: Container[int] = (),
+    evens_leaders: bool = False,
     config: LoaderConfig,
 ) -> str:
     """Make the topic, placed by capacity where a snapshot says it, ready to be written.
@@ -76,6 +77,7 @@ def create_load_topic(
         replication: Copies; None: as the cluster has it.
         expected_bytes: Payload that it will take.
         avoid: Brokers that are being drained.
+        evens_leaders: Each broker leads as many partitions, whatever room it has.
 
     Returns:
         The topic's id.
@@ -91,7 +93,9 @@ def create_load_topic(
         topic,
         num_partitions=num_partitions,
         replication=replication,
-        assignments=_placed(snapshot, num_partitions, replication, expected_bytes, avoid),
+        assignments=_placed(
+            snapshot, num_partitions, replication, expected_bytes, avoid, evens_leaders=evens_leaders
+        ),
         configs=topic_settings(config, replication),
         timeout_s=timeout_s,
     )
@@ -125,6 +129,8 @@ def _placed(
     replication: int,
     expected_bytes: int,
     avoid: Container[int],
+    *,
+    evens_leaders: bool,
 ) -> list[tuple[int, ...]] | None:
     if snapshot is None:
         return None
@@ -135,6 +141,7 @@ def _placed(
             replication=replication,
             total_bytes=expected_bytes,
             avoid=avoid,
+            evens_leaders=evens_leaders,
         )
     except RouterError as error:
         # Not enough brokers are up for the router; Kafka says what it thinks of it.

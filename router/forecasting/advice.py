@@ -6,7 +6,9 @@ Only what makes a difference of a point or more is said. Read next: strategies.p
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from evenload.router.config import RouterConfig
 from evenload.router.errors import NotEnoughBrokersError
@@ -23,7 +25,6 @@ __all__ = ["advise_load", "after_moves"]
 _POINT = 0.01
 _LIMIT = 0.95
 _LED_MIN = 0.05
-_READING = RouterConfig(goals={"dataset_spread": 1.0})
 
 
 def advise_load(
@@ -33,14 +34,15 @@ def advise_load(
     told: Forecast,
     *,
     total_bytes: int,
+    weight_by_broker: Mapping[int, float],
 ) -> tuple[str, ...]:
     """What there is to say of a load into a topic of the snapshot, most urgent first."""
     return tuple(
         sentence
         for part in (
             _overfull(strategies),
-            _keys(strategies),
-            _conflict(snapshot, topic, strategies, total_bytes),
+            _keys(strategies, told),
+            _conflict(snapshot, topic, total_bytes, weight_by_broker),
             _partitions(snapshot, topic, told, total_bytes),
             _moves(snapshot, topic, told, total_bytes),
         )
@@ -75,10 +77,10 @@ def _overfull(strategies: Mapping[str, StrategyForecast]) -> Iterator[str]:
             yield f"{name}: broker {broker_id} would be {told.expected[broker_id]:.0%} full."
 
 
-def _keys(strategies: Mapping[str, StrategyForecast]) -> Iterator[str]:
-    if "keyed" not in strategies or "balanced" not in strategies:
+def _keys(strategies: Mapping[str, StrategyForecast], told: Forecast) -> Iterator[str]:
+    if "keyed" not in strategies:
         return
-    cost = strategies["keyed"].spread - strategies["balanced"].spread
+    cost = strategies["keyed"].spread - _spread(told.best)
     if cost >= _POINT:
         yield (
             f"records that keep the partition of their key cost {100 * cost:.0f} points of balance, against "
@@ -86,36 +88,58 @@ def _keys(strategies: Mapping[str, StrategyForecast]) -> Iterator[str]:
         )
 
 
+class _Led(NamedTuple):
+    """What a goal makes of a load."""
+
+    part: float
+    broker_id: int
+    spread: float
+
+    @classmethod
+    def by(
+        cls,
+        goal: str,
+        snapshot: ClusterSnapshot,
+        topic: str,
+        total_bytes: int,
+        weight_by_broker: Mapping[int, float],
+    ) -> _Led:
+        """The broker that leads most of the load, and how even disks are then."""
+        layout = snapshot.topics[topic]
+        shares = routed(
+            snapshot,
+            topic,
+            total_bytes=total_bytes,
+            config=RouterConfig(goals={goal: 1.0}),
+            weight_by_broker=weight_by_broker,
+        ).shares
+        led: defaultdict[int, float] = defaultdict(float)
+        for number, share in shares.items():
+            placed = layout.get(number)
+            if placed is not None and placed.leader_id is not None:
+                led[placed.leader_id] += share
+        told = by_shares(snapshot, layout, shares, total_bytes=total_bytes, note="")
+        return max((cls(part, broker_id, told.spread) for broker_id, part in led.items()), default=_NOTHING)
+
+
+_NOTHING = _Led(0.0, 0, 0.0)
+
+
 def _conflict(
-    snapshot: ClusterSnapshot, topic: str, strategies: Mapping[str, StrategyForecast], total_bytes: int
+    snapshot: ClusterSnapshot, topic: str, total_bytes: int, weight_by_broker: Mapping[int, float]
 ) -> Iterator[str]:
-    """Full brokers get less of a load; whoever reads it then waits for those that got more."""
-    if "balanced" not in strategies or total_bytes == 0:
+    """Where disks come out even, readers wait for the brokers that got more; and the other way round."""
+    if total_bytes == 0:
         return
-    disks = _led(snapshot, topic, total_bytes, RouterConfig())
-    reading = _led(snapshot, topic, total_bytes, _READING)
-    shares = routed(snapshot, topic, total_bytes=total_bytes, config=_READING).shares
-    told = by_shares(snapshot, snapshot.topics[topic], shares, total_bytes=total_bytes, note="")
-    levelled = strategies["balanced"].spread
-    if max(disks.values()) - max(reading.values()) < _LED_MIN or told.spread - levelled < _POINT:
+    disks = _Led.by("disk_usage", snapshot, topic, total_bytes, weight_by_broker)
+    reading = _Led.by("dataset_spread", snapshot, topic, total_bytes, weight_by_broker)
+    if disks.part - reading.part < _LED_MIN or reading.spread - disks.spread < _POINT:
         return
-    most = max(disks, key=lambda broker_id: disks[broker_id])
     yield (
-        f"level disks and even reading conflict here: to level disks (goal disk_usage), broker {most} leads "
-        f"{disks[most]:.0%} of the load, and the spread is {100 * levelled:.0f} points; to even reading "
-        f"(goal dataset_spread), no broker leads more than {max(reading.values()):.0%}, and it is "
-        f"{100 * told.spread:.0f} points."
+        f"level disks and even reading conflict here: by the goal dataset_spread no broker leads more than "
+        f"{reading.part:.0%} of the load, and the spread is {100 * reading.spread:.0f} points; by disk_usage "
+        f"broker {disks.broker_id} leads {disks.part:.0%}, and it is {100 * disks.spread:.0f} points."
     )
-
-
-def _led(snapshot: ClusterSnapshot, topic: str, total_bytes: int, config: RouterConfig) -> dict[int, float]:
-    """The part of the load that each broker leads."""
-    led = dict.fromkeys(snapshot.brokers, 0.0)
-    for number, share in routed(snapshot, topic, total_bytes=total_bytes, config=config).shares.items():
-        placed = snapshot.topics[topic].get(number)
-        if placed is not None and placed.leader_id is not None:
-            led[placed.leader_id] = led.get(placed.leader_id, 0.0) + share
-    return led
 
 
 def _partitions(snapshot: ClusterSnapshot, topic: str, told: Forecast, total_bytes: int) -> Iterator[str]:

@@ -97,6 +97,8 @@ def _best_added(table: BrokerTable, writable: Layout, total_bytes: int) -> Float
         broker_ids=table.broker_ids,
         used_bytes=table.used_bytes,
         capacity_bytes=np.maximum(table.capacity_bytes, 1.0),
+        known_capacity_bytes=table.known_capacity_bytes,
+        willing=np.ones(len(table.broker_ids)),
         leader_bytes=np.zeros(len(table.broker_ids)),
         replica_sets=sets,
         horizon_bytes=max(1.0, total_bytes),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+from evenload.router.config import RouterConfig
 from evenload.router.forecasting.advice import advise_load
 from evenload.router.forecasting.forecast import Forecast, forecast, planned_layout
 from evenload.router.forecasting.placement import place_partitions
@@ -64,8 +65,9 @@ def with_new_topic(
     replication: int,
     total_bytes: int,
     avoid: Container[int] = (),
+    evens_leaders: bool = False,
 ) -> ClusterSnapshot:
-    """The snapshot as it would be with one more (empty) topic, placed for so many bytes.
+    """The snapshot as it would be with one more (empty) topic, placed as `place_partitions` does.
 
     Raises:
         NotEnoughBrokersError: more copies than brokers that can be reached.
@@ -76,6 +78,7 @@ def with_new_topic(
         replication=replication,
         total_bytes=total_bytes,
         avoid=avoid,
+        evens_leaders=evens_leaders,
     )
     return with_topic(snapshot, topic, planned_layout(placed))
 
@@ -90,6 +93,7 @@ def forecast_into(
     over_s: float | None,
     num_keys: Mapping[int, int] | None,
     weight_by_broker: Mapping[int, float],
+    config: RouterConfig,
 ) -> LoadForecast:
     """What a load into a topic of the snapshot would lead to.
 
@@ -102,6 +106,7 @@ def forecast_into(
         over_s: in how many seconds it comes; None: nobody knows, so that retention by age isn't counted.
         num_keys: how many keys of a sample belong to each partition; None: as if keys were alike.
         weight_by_broker: what an operator has set.
+        config: what the balanced strategy levels by.
     """
     layout = snapshot.topics[topic]
     num_partitions = len(layout)
@@ -112,7 +117,9 @@ def forecast_into(
     else:
         by_others = parts_of(layout)
         stored_bytes, kept = _kept_bytes(snapshot, topic, stored_bytes, over_s)
-    route = routed(snapshot, topic, total_bytes=stored_bytes, weight_by_broker=weight_by_broker)
+    route = routed(
+        snapshot, topic, total_bytes=stored_bytes, config=config, weight_by_broker=weight_by_broker
+    )
     key_shares, key_note = _key_shares(num_partitions, num_keys)
     num_draws = max(1, stored_bytes // DRAW_BYTES)
     strategies = {
@@ -137,7 +144,14 @@ def forecast_into(
         "keyed": by_shares(snapshot, layout, key_shares, total_bytes=stored_bytes, note=key_note),
     }
     possible = forecast(snapshot, layout, total_bytes=stored_bytes)
-    advice = advise_load(snapshot, topic, strategies, possible, total_bytes=stored_bytes)
+    advice = advise_load(
+        snapshot,
+        topic,
+        strategies,
+        possible,
+        total_bytes=stored_bytes,
+        weight_by_broker=weight_by_broker,
+    )
     return LoadForecast(
         topic=None if is_new else topic,
         num_partitions=num_partitions,

@@ -3,7 +3,7 @@
 The idea: work out what each broker should get if copies could lie anywhere, give it leaders and copies in
 that proportion, and mix partners, so that routing later has replica sets to choose from. Each broker
 leads at least one partition where there are enough, full ones too: what routing can't reach, it can't
-level later.
+level later. Where reading is to be even, each broker leads as many, and only the other copies lie by room.
 
 The choice is made once, from one snapshot; levelling from then on is routing's business.
 
@@ -11,7 +11,8 @@ Invariants, checked in tests/property/router/forecasting/test_placement.py:
 1. Replicas of a partition are on distinct brokers, and on distinct racks where there are enough racks; where
    not, on as many as there are. A broker without a rack is a rack of its own.
 2. Only reachable brokers are used; cordoned and avoided ones only where there are not enough others.
-3. With at least as many partitions as brokers, every broker leads one.
+3. With at least as many partitions as brokers, every broker leads one; `evens_leaders`: no broker leads two
+   more than another.
 4. The same snapshot gives the same placement.
 
 Read next: forecast.py, which says what a placement would lead to.
@@ -33,6 +34,8 @@ __all__ = ["place_partitions"]
 
 IntArray = npt.NDArray[np.int64]
 
+_TIE = 1e-6
+
 
 def place_partitions(
     snapshot: ClusterSnapshot,
@@ -41,6 +44,7 @@ def place_partitions(
     replication: int,
     total_bytes: int | None = None,
     avoid: Container[int] = (),
+    evens_leaders: bool = False,
 ) -> list[tuple[int, ...]]:
     """Replica ids for partitions 0, 1, ..., the preferred leader first, as Kafka takes them.
 
@@ -51,6 +55,7 @@ def place_partitions(
         total_bytes: stored bytes that the topic will get, one copy; None when nobody knows: then copies
             are in proportion to free bytes.
         avoid: brokers that are being drained.
+        evens_leaders: each broker leads as many partitions, whatever room it has.
 
     Raises:
         NotEnoughBrokersError: fewer brokers are reachable than copies are wanted.
@@ -65,7 +70,9 @@ def place_partitions(
     wanted = _wanted_copies(snapshot, broker_ids, replication, total_bytes)
     num_brokers = len(broker_ids)
     least = np.full(num_brokers, 1 if num_partitions >= num_brokers else 0)
-    leaders = _apportion(num_partitions, wanted, least, np.full(num_brokers, num_partitions))
+    # Where not all lead as many, those with room lead one more.
+    led = 1.0 + _TIE * wanted if evens_leaders else wanted
+    leaders = _apportion(num_partitions, led, least, np.full(num_brokers, num_partitions))
     copies = _apportion(num_partitions * replication, wanted, leaders, np.full(num_brokers, num_partitions))
     racks = _rack_numbers(snapshot, broker_ids)
     chosen = _choose_followers(_spread_out(leaders), copies - leaders, racks, replication)

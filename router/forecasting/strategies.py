@@ -76,7 +76,7 @@ def routed(
     topic: str,
     *,
     total_bytes: int,
-    config: RouterConfig | None = None,
+    config: RouterConfig,
     weight_by_broker: Mapping[int, float] | None = None,
 ) -> Route:
     """What the router would decide for a load into a topic of the snapshot, with an operator's weights."""

@@ -32,6 +32,7 @@ from evenload.kafka_plugin.transaction_markers import ALL_PARTITIONS, Transactio
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
 from evenload.ray_trainer.reading.reader import DatasetReader
+from evenload.router.config import RouterConfig
 from evenload.telemetry_collector import TopicPartition as MeasuredPartition
 from evenload.telemetry_collector.collector import sample_once
 
@@ -87,7 +88,10 @@ def test_the_collector_measures_use_capacity_and_layout(versioned: LocalCluster)
 
 def test_a_dataset_levels_brokers_and_is_read_exactly_once(versioned: LocalCluster) -> None:
     connection = versioned.connection
-    manifest = load_dataset(samples(), "levelled", connection=connection, partitions=6)
+    by_disks = RouterConfig(goals={"disk_usage": 1.0})
+    manifest = load_dataset(
+        samples(), "levelled", connection=connection, partitions=6, router_config=by_disks
+    )
     assert verify(connection, manifest).is_clean
     assert sample_once(connection).utilisation_spread < 0.02
 

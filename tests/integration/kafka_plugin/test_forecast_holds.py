@@ -23,6 +23,7 @@ from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.kafka_plugin.sources.source import Source, open_source
 from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
+from evenload.router.config import RouterConfig
 from evenload.router.forecasting.strategies import StrategyForecast
 from evenload.telemetry_collector.collector import sample_once
 
@@ -32,7 +33,7 @@ POINT = 0.01
 
 @dataclass(frozen=True)
 class Situation:
-    """Brokers before three loads, one for each strategy, that follow each other."""
+    """Brokers before some loads that follow each other."""
 
     capacity_mib: Sequence[int]
     held_mib: Sequence[int]
@@ -88,18 +89,24 @@ def test_a_forecast_is_within_a_point_of_what_happens(
     hold(connection, situation.held_mib)
     source = samples(situation.load_mib)
     options = {"replication": situation.replication}
-    strategies: tuple[Strategy, ...] = ("balanced", "round-robin", "default")
-    for strategy in strategies:
-        name = f"by-{strategy}"
-        told = forecast_load(connection, name, size_bytes=source["x"].nbytes, **options)
-        load_dataset(source, name, connection=connection, strategy=strategy, **options)
+    loads: tuple[tuple[Strategy, str | None], ...] = (
+        ("balanced", "disk_usage"),
+        ("balanced", "dataset_spread"),
+        ("round-robin", None),
+        ("default", None),
+    )
+    for strategy, goal in loads:
+        name = f"by-{strategy}-{goal}"
+        by_goal = None if goal is None else RouterConfig(goals={goal: 1.0})
+        told = forecast_load(connection, name, size_bytes=source["x"].nbytes, goal=goal, **options)
+        load_dataset(source, name, connection=connection, strategy=strategy, router_config=by_goal, **options)
         reached, said = utilisation(connection), told.strategies[strategy]
         if strategy == "default":  # how it draws can't be known, but how far it gets can
             for broker_id, level in reached.items():
                 assert said.low[broker_id] - POINT < level < said.high[broker_id] + POINT
         else:
             assert off_by(said, reached) < POINT
-        if strategy == "balanced":
+        if goal == "disk_usage":
             assert max(reached.values()) < max(told.possible.best.values()) + POINT
 
 
@@ -172,5 +179,7 @@ def test_the_command_forecasts_what_exists_and_what_does_not(
     assert any("more partitions, placed by capacity" in sentence for sentence in there["advice"])
     new = command("no-such-name", "--size", "300MiB", "--replication", "2", "--strategy", "balanced")
     assert (new["topic"], new["replication"], list(new["strategies"])) == (None, 2, ["balanced"])
+    by_disks = command("no-such-name", "--size", "300MiB", "--goal", "disk_usage")
+    assert by_disks["strategies"]["balanced"]["utilisation_spread"] < 0.01
     with pytest.raises(PluginConfigError, match="can't be chosen"):
         forecast_load(connection, topic_name, size_bytes=1, num_partitions=3)

@@ -1,4 +1,4 @@
-"""A dataset levels brokers that were uneven before, as far as can be."""
+"""A dataset lies evenly over brokers, or levels those that were uneven before, as far as can be."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.kafka_plugin.producer import BalancedProducer
 from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
+from evenload.router.config import RouterConfig
+from evenload.router.errors import PluginError
 from evenload.telemetry_collector.collector import sample_once
 
 MIB = 1 << 20
@@ -66,16 +68,17 @@ def highest_utilisation(connection: Connection) -> tuple[float, float]:
     return max(b.utilisation or 0.0 for b in snapshot.brokers.values()), snapshot.utilisation_spread
 
 
-def samples() -> dict[str, Any]:
+def samples(size_bytes: int = LOAD_BYTES) -> dict[str, Any]:
     rng = np.random.default_rng(1)
-    num_samples = LOAD_BYTES // 3072
+    num_samples = size_bytes // 3072
     return {"x": rng.integers(0, 255, (num_samples, 3072), np.uint8), "label": np.arange(num_samples)}
 
 
 def test_a_load_ends_within_a_point_of_the_best_possible(uneven_cluster: LocalCluster) -> None:
     connection = uneven_cluster.connection
     best = best_utilisation(connection, LOAD_BYTES)
-    manifest = load_dataset(samples(), "levelled", connection=connection)
+    by_disks = RouterConfig(goals={"disk_usage": 1.0})
+    manifest = load_dataset(samples(), "levelled", connection=connection, router_config=by_disks)
     highest, spread = highest_utilisation(connection)
     assert highest < best + 0.01
     assert spread < 0.01
@@ -109,3 +112,30 @@ def test_a_producer_that_is_told_how_much_comes_levels_them_too(uneven_cluster: 
         assert producer.flush(60) == 0
     highest, _ = highest_utilisation(connection)
     assert highest < best + 0.01
+
+
+def test_a_load_lies_evenly_whatever_brokers_hold_while_disks_have_room(uneven_cluster: LocalCluster) -> None:
+    connection = uneven_cluster.connection
+    manifest = load_dataset(samples(24 * MIB), "for-readers", connection=connection)
+    led = sample_once(connection, [manifest.topic]).leader_bytes(manifest.topic)
+    assert max(led.values()) < 1.02 * min(led.values())
+
+
+def test_a_load_that_would_fill_a_disk_for_it_goes_elsewhere(uneven_cluster: LocalCluster) -> None:
+    connection = uneven_cluster.connection
+    held = sample_once(connection).brokers[3].used_bytes
+    fill(connection, 3, int(0.85 * CAPACITIES[2]) - held)
+    manifest = load_dataset(samples(12 * MIB), "with-care", connection=connection)
+    snapshot = sample_once(connection, [manifest.topic])
+    led = snapshot.leader_bytes(manifest.topic)
+    assert led[3] < 0.1 * min(led[1], led[2])
+
+
+def test_a_goal_that_nobody_knows_is_refused_before_anything_is_made(uneven_cluster: LocalCluster) -> None:
+    connection = uneven_cluster.connection
+    before = sample_once(connection).topics
+    with pytest.raises(PluginError, match="no_such_goal"):
+        load_dataset(
+            samples(MIB), "x", connection=connection, router_config=RouterConfig(goals={"no_such_goal": 1.0})
+        )
+    assert sample_once(connection).topics == before

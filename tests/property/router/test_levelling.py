@@ -1,12 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.router.levelling import Goal, GoalContext, ReplicaSet, dataset_spread, disk_usage, mix_goals
+from evenload.router.levelling import (
+    FORECAST_MAX,
+    Goal,
+    GoalContext,
+    ReplicaSet,
+    dataset_spread,
+    disk_usage,
+    mix_goals,
+)
+from evenload.router.min_max import FloatArray
 from evenload.router.plugins import Weighted
+
+POINT = 0.01
 
 
 @st.composite
@@ -20,17 +33,26 @@ def contexts(draw: st.DrawFn, *, replication: int | None = None) -> GoalContext:
         leader, *others = draw(st.permutations(broker_ids))[:copies]
         grouped.setdefault((leader, *sorted(others)), []).append(partition)
     numbers = st.lists(st.integers(0, 10**9), min_size=num_brokers, max_size=num_brokers)
+    capacities = st.lists(st.sampled_from([10**9, 2 * 10**9]), min_size=num_brokers, max_size=num_brokers)
+    capacity_bytes = np.array(draw(capacities), dtype=float)
     return GoalContext(
         broker_ids=broker_ids,
         used_bytes=np.array(draw(numbers), dtype=float),
-        capacity_bytes=np.array(
-            draw(st.lists(st.sampled_from([10**9, 2 * 10**9]), min_size=num_brokers, max_size=num_brokers)),
-            dtype=float,
-        ),
+        capacity_bytes=capacity_bytes,
+        known_capacity_bytes=capacity_bytes,
+        willing=np.ones(num_brokers),
         leader_bytes=np.array(draw(numbers), dtype=float),
         replica_sets=tuple(ReplicaSet(ids, tuple(partitions)) for ids, partitions in grouped.items()),
         horizon_bytes=float(draw(st.sampled_from([10**6, 10**8, 10**9, 10**10]))),
     )
+
+
+def levels(context: GoalContext, shares: FloatArray) -> FloatArray:
+    used = dict(zip(context.broker_ids, context.used_bytes.tolist(), strict=True))
+    for each, share in zip(context.replica_sets, shares.tolist(), strict=True):
+        for broker_id in each.replica_ids:
+            used[broker_id] += share * context.horizon_bytes
+    return np.array(list(used.values())) / context.capacity_bytes
 
 
 @settings(max_examples=100)
@@ -61,14 +83,7 @@ def test_more_bytes_on_a_broker_never_raise_what_is_sent_there(
     place = which % len(context.broker_ids)
     fuller = context.used_bytes.copy()
     fuller[place] += more_bytes
-    other = GoalContext(
-        broker_ids=context.broker_ids,
-        used_bytes=fuller,
-        capacity_bytes=context.capacity_bytes,
-        leader_bytes=context.leader_bytes,
-        replica_sets=context.replica_sets,
-        horizon_bytes=context.horizon_bytes,
-    )
+    other = replace(context, used_bytes=fuller)
     is_there = np.array([each.leader_id == context.broker_ids[place] for each in context.replica_sets])
     assert disk_usage(other)[is_there].sum() <= disk_usage(context)[is_there].sum() + 1e-12
 
@@ -76,6 +91,7 @@ def test_more_bytes_on_a_broker_never_raise_what_is_sent_there(
 @settings(max_examples=50)
 @given(contexts())
 def test_dataset_spread_leaves_who_gets_something_at_one_line_of_led_bytes(context: GoalContext) -> None:
+    context = replace(context, known_capacity_bytes=1000 * context.capacity_bytes)  # room for anything
     got = dict.fromkeys(context.broker_ids, 0.0)
     for replica_set, share in zip(context.replica_sets, dataset_spread(context), strict=True):
         got[replica_set.leader_id] += float(share) * context.horizon_bytes
@@ -84,6 +100,30 @@ def test_dataset_spread_leaves_who_gets_something_at_one_line_of_led_bytes(conte
     after = {broker_id: before[broker_id] + got[broker_id] for broker_id in led}
     line = max(after[broker_id] for broker_id in led if got[broker_id] > 0)
     assert min(after.values()) >= line * (1 - 1e-9) - 1e-3
+
+
+@settings(max_examples=200)
+@given(contexts())
+def test_dataset_spread_gets_the_fullest_disk_no_fuller_than_disk_usage_would(context: GoalContext) -> None:
+    highest = float(levels(context, disk_usage(context)).max())
+    assert levels(context, dataset_spread(context)).max() <= max(highest, FORECAST_MAX) + POINT
+
+
+@settings(max_examples=200)
+@given(contexts(replication=1))
+def test_dataset_spread_evens_what_is_led_among_those_whose_disks_have_room(context: GoalContext) -> None:
+    shares = dataset_spread(context)
+    led = dict(zip(context.broker_ids, context.leader_bytes.tolist(), strict=True))
+    got = dict.fromkeys(context.broker_ids, 0.0)
+    for each, share in zip(context.replica_sets, shares.tolist(), strict=True):
+        got[each.leader_id] += share * context.horizon_bytes
+    full = dict(zip(context.broker_ids, levels(context, shares).tolist(), strict=True))
+    after = [
+        led[broker_id] + got[broker_id]
+        for broker_id in context.broker_ids
+        if got[broker_id] > 0 and full[broker_id] < FORECAST_MAX - POINT
+    ]
+    assert max(after, default=0.0) - min(after, default=0.0) <= 1e-6 * context.horizon_bytes + 1e-3
 
 
 @settings(max_examples=50)

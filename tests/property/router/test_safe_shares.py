@@ -37,6 +37,8 @@ def contexts(draw: st.DrawFn, *, replication: int | None = None) -> GoalContext:
         broker_ids=broker_ids,
         used_bytes=np.array(used, dtype=float),
         capacity_bytes=np.full(num_brokers, CAPACITY),
+        known_capacity_bytes=np.full(num_brokers, CAPACITY),
+        willing=np.ones(num_brokers),
         leader_bytes=np.zeros(num_brokers),
         replica_sets=tuple(ReplicaSet(ids, tuple(numbers)) for ids, numbers in grouped.items()),
         horizon_bytes=float(draw(st.integers(1, 600))),

@@ -8,6 +8,7 @@ import pytest
 
 from evenload.cli import main
 from evenload.kafka_plugin.loading import forecast
+from evenload.router.config import RouterConfig
 from evenload.router.forecasting.load import LoadForecast, forecast_into
 from evenload.telemetry_collector.testing import make_snapshot
 
@@ -27,6 +28,7 @@ def test_only_what_chance_decides_is_shown_with_a_range_also_beyond_what_brokers
             over_s=None,
             num_keys=None,
             weight_by_broker={},
+            config=RouterConfig(),
         )
 
     monkeypatch.setattr(forecast, "forecast_load", told)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,12 +27,17 @@ def context_of(
     capacity: Sequence[float] | None = None,
     led: Mapping[int, float] | None = None,
     horizon: float = 100.0,
+    willing: Sequence[float] | None = None,
+    is_known: bool = True,
 ) -> GoalContext:
     broker_ids = tuple(range(1, len(used) + 1))
+    capacity_bytes = np.array(capacity or [100.0] * len(used), dtype=float)
     return GoalContext(
         broker_ids=broker_ids,
         used_bytes=np.array(used, dtype=float),
-        capacity_bytes=np.array(capacity or [100.0] * len(used), dtype=float),
+        capacity_bytes=capacity_bytes,
+        known_capacity_bytes=capacity_bytes if is_known else np.full(len(used), np.inf),
+        willing=np.array(willing or [1.0] * len(used)),
         leader_bytes=np.array([(led or {}).get(broker_id, 0.0) for broker_id in broker_ids]),
         replica_sets=tuple(ReplicaSet(tuple(ids), (number,)) for number, ids in enumerate(sets)),
         horizon_bytes=horizon,
@@ -81,13 +87,58 @@ def test_shares_use_more_partitions_than_a_vertex_of_the_program_would() -> None
     assert (shares > 0.01).sum() >= 14
 
 
-def test_dataset_spread_evens_what_is_led_whatever_the_disks_hold() -> None:
-    context = context_of([90, 0, 0], [(1,), (2,), (3,)], led={1: 10.0, 2: 40.0, 3: 0.0}, horizon=50)
+def test_dataset_spread_evens_what_is_led_while_disks_have_room() -> None:
+    context = context_of([50, 0, 0], [(1,), (2,), (3,)], led={1: 10.0, 2: 40.0, 3: 0.0}, horizon=50)
     assert dataset_spread(context) * 50 == pytest.approx([20, 0, 30])
 
 
+def test_dataset_spread_fills_no_disk_above_four_fifths() -> None:
+    context = context_of([70, 0, 50], [(1,), (2,), (3,)], horizon=50)
+    assert dataset_spread(context) * 50 == pytest.approx([10, 20, 20], abs=0.2)
+
+
+def test_dataset_spread_leaves_a_disk_alone_that_is_too_full_already() -> None:
+    context = context_of([81, 0, 40], [(1,), (2,), (3,)], horizon=30)
+    assert dataset_spread(context).tolist() == [0, 0.5, 0.5]
+
+
+def test_dataset_spread_counts_every_copy_on_a_disk() -> None:
+    sets = [(1, 2), (2, 3), (3, 2)]
+    context = context_of([75, 20, 20], sets, horizon=20)
+    assert dataset_spread(context) * 20 == pytest.approx([5, 7.5, 7.5], abs=0.2)
+    assert dataset_spread(context_of([20, 75, 20], sets, horizon=20)) * 20 == pytest.approx(
+        [20 / 3] * 3
+    )  # a copy of all is there, whatever one does
+
+
+def test_dataset_spread_knows_no_disk_too_full_of_which_nobody_knows_the_capacity() -> None:
+    context = context_of([90, 0, 0], [(1,), (2,), (3,)], horizon=60, is_known=False)
+    assert dataset_spread(context) == pytest.approx([1 / 3] * 3)
+
+
+def test_dataset_spread_gives_half_to_whom_one_is_half_as_willing_to_send_to() -> None:
+    context = context_of([0, 0, 0], [(1,), (2,), (3,)], willing=[0.5, 1, 1])
+    assert dataset_spread(context) == pytest.approx([0.2, 0.4, 0.4])
+
+
+def test_dataset_spread_takes_a_brokers_volumes_for_one_broker() -> None:
+    first, second = 1 | 1 << 32, 1 | 2 << 32
+    context = replace(
+        context_of([0, 0, 0], [(1,), (2,), (3,)]),
+        broker_ids=(2, first, second),
+        leader_bytes=np.array([30.0, 10.0, 20.0]),
+        replica_sets=tuple(ReplicaSet((id_,), (id_,)) for id_ in (2, first, second)),
+    )
+    assert dataset_spread(context) == pytest.approx([0.5, 0.25, 0.25])
+
+
+def test_dataset_spread_levels_disks_where_all_get_too_full() -> None:
+    context = context_of([90, 60], [(1,), (2,)], horizon=50)
+    assert utilisations(context, dataset_spread(context)) == pytest.approx([1.0, 1.0])
+
+
 def test_dataset_spread_divides_a_leaders_bytes_evenly_among_its_partitions() -> None:
-    context = context_of([0, 0, 0], [(1, 2), (1, 3), (2, 1)], horizon=90)
+    context = context_of([0, 0, 0], [(1, 2), (1, 3), (2, 1)], horizon=60)
     assert dataset_spread(context) == pytest.approx([0.25, 0.25, 0.5])
 
 

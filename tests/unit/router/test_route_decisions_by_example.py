@@ -386,7 +386,7 @@ def test_goals_see_own_bytes_in_what_is_led() -> None:
 
 
 def test_dataset_spread_evens_leaders_where_disk_usage_would_not() -> None:
-    snapshot = make_snapshot([800, 0], 1000, topics={"t": [(1,), (2,)]})
+    snapshot = make_snapshot([700, 0], 1000, topics={"t": [(1,), (2,)]})
     disk = route(Router(), snapshot, remaining_bytes=100)
     spread = route(Router(RouterConfig(goals={"dataset_spread": 1.0})), snapshot, remaining_bytes=100)
     half = RouterConfig(goals={"disk_usage": 1.0, "dataset_spread": 1.0})

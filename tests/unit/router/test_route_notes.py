@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from evenload.router.config import RouterConfig
 from evenload.router.router import Router
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 from evenload.telemetry_collector.testing import make_snapshot
 
 
-def notes(snapshot: ClusterSnapshot, remaining_bytes: int) -> tuple[str, ...]:
+def notes(snapshot: ClusterSnapshot, remaining_bytes: int, goal: str = "disk_usage") -> tuple[str, ...]:
     return (
-        Router()
+        Router(RouterConfig(goals={goal: 1.0}))
         .route(
             snapshot,
             "t",
@@ -51,6 +52,15 @@ def test_a_broker_too_full_to_be_lowered_is_named() -> None:
         "47% of utilisation will stay between broker 1 (70%) and broker 2 (23%) after the next 256 B: "
         "broker 1 can't be lowered, it gets nothing, but what it holds stays there. "
         "More data, or moving replicas off it, would help.",
+    )
+
+
+def test_who_wants_even_reading_hears_of_disks_that_get_in_its_way_and_of_no_others() -> None:
+    topics = {"t": [(1,), (2,), (3,)]}
+    assert notes(make_snapshot([600, 100, 100], 1000, topics=topics), 300, "dataset_spread") == ()
+    assert notes(make_snapshot([750, 100, 100], 1000, topics=topics), 300, "dataset_spread") == (
+        "broker 1 will have less of 't' than others, and readers wait for those: disks come first from "
+        "80% on.",
     )
 
 

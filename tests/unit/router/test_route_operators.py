@@ -147,6 +147,23 @@ def test_volumes_are_levelled_as_brokers_are() -> None:
     assert max(after) - min(after) < 0.002
 
 
+def test_a_load_for_readers_is_even_over_brokers_however_many_volumes_they_have() -> None:
+    snapshot = make_snapshot([0, 100 * MIB], 1000 * MIB, topics={"t": [(1,), (1,), (2,)]})
+    snapshot = changed(snapshot, 1, **two_volumes((100, 0), (0, 1)))
+    router = Router(RouterConfig(goals={"dataset_spread": 1.0}))
+    shares = decide(router, snapshot, remaining_bytes=400 * MIB).shares
+    assert shares[2] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_load_for_readers_spares_a_broker_of_half_a_weight() -> None:
+    router = Router(RouterConfig(goals={"dataset_spread": 1.0}))
+    router.reload(brokers={1: 0.5})
+    snapshot = make_snapshot([0, 0, 0], 1000 * MIB, topics={"t": [(1,), (2,), (3,)]})
+    assert decide(router, snapshot, remaining_bytes=100 * MIB).shares == pytest.approx(
+        {0: 0.2, 1: 0.4, 2: 0.4}
+    )
+
+
 def never(broker: BrokerSnapshot, context: object) -> float:  # noqa: ARG001
     raise RuntimeError("no")
 

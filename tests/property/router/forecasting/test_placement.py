@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from evenload.router.errors import NotEnoughBrokersError
@@ -63,6 +65,24 @@ def test_with_enough_partitions_every_broker_leads_one(
     assert len(leaders) <= num_partitions
     if num_partitions >= len(usable(snapshot)):
         assert leaders == usable(snapshot)
+
+
+@settings(max_examples=100)
+@given(clusters(), st.integers(1, 40), st.integers(1, 3), loads)
+def test_where_reading_is_to_be_even_every_broker_leads_as_many(
+    snapshot: ClusterSnapshot, num_partitions: int, replication: int, total_bytes: int | None
+) -> None:
+    assume(len(usable(snapshot)) >= replication)
+    placed = place_partitions(
+        snapshot,
+        num_partitions=num_partitions,
+        replication=replication,
+        total_bytes=total_bytes,
+        evens_leaders=True,
+    )
+    led = Counter(dict.fromkeys(usable(snapshot), 0))
+    led.update(replica_ids[0] for replica_ids in placed)
+    assert max(led.values()) - min(led.values()) <= 1
 
 
 @settings(max_examples=50)

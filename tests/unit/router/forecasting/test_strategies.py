@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from evenload.router.config import RouterConfig
 from evenload.router.forecasting.advice import advise_load
 from evenload.router.forecasting.forecast import forecast, planned_layout
 from evenload.router.forecasting.strategies import (
@@ -25,14 +26,16 @@ GIB = 1 << 30
 
 
 def balanced(snapshot: ClusterSnapshot, topic: str, total_bytes: int) -> StrategyForecast:
-    shares = routed(snapshot, topic, total_bytes=total_bytes).shares
+    shares = routed(snapshot, topic, total_bytes=total_bytes, config=RouterConfig()).shares
     return by_shares(snapshot, snapshot.topics[topic], shares, total_bytes=total_bytes, note="")
 
 
 def advice(snapshot: ClusterSnapshot, total_bytes: int, **others: StrategyForecast) -> str:
     strategies = {"balanced": balanced(snapshot, "t", total_bytes), **others}
     told = forecast(snapshot, snapshot.topics["t"], total_bytes=total_bytes)
-    return " ".join(advise_load(snapshot, "t", strategies, told, total_bytes=total_bytes))
+    return " ".join(
+        advise_load(snapshot, "t", strategies, told, total_bytes=total_bytes, weight_by_broker={})
+    )
 
 
 def test_round_robin_gives_each_partition_the_same() -> None:
@@ -88,7 +91,10 @@ def test_advice_says_what_moving_first_would_give() -> None:
 
 def test_advice_says_when_level_disks_and_even_reading_conflict() -> None:
     snapshot = make_snapshot([500, 0], 1000, topics={"t": [(1,), (2,)]})
-    assert "level disks and even reading conflict" in advice(snapshot, 500)
+    assert (
+        "level disks and even reading conflict here: by the goal dataset_spread no broker leads more than "
+        "50% of the load, and the spread is 50 points; by disk_usage broker 2 leads 100%, and it is 0 points."
+    ) in advice(snapshot, 500)
     assert "conflict" not in advice(make_snapshot([0, 0], 1000, topics={"t": [(1,), (2,)]}), 500)
 
 
