@@ -113,7 +113,8 @@ class Route:
             raise ValueError(f"shares have to be finite, at least 0 and not all 0, but are {dict(shares)}")
         if batch_bytes < 1:
             raise ValueError(f"batch_bytes is {batch_bytes}, it has to be at least 1")
-        positive = {partition: share / total for partition, share in sorted(shares.items()) if share > 0}
+        parts = {partition: share / total for partition, share in sorted(shares.items())}
+        positive = {partition: part for partition, part in parts.items() if part > 0}
         self.shares: Mapping[int, float] = MappingProxyType(positive)
         self.reason = reason
         self.is_fallback = reason is not None
@@ -210,10 +211,14 @@ class Route:
         self._turn_bytes = self._left_bytes = self._batch_bytes
 
     def _book_the_unbooked(self) -> float:
+        unbooked: dict[int, int] = {}
         while self._unbooked:
             place, size_bytes = self._unbooked.pop()
-            self._sent_bytes[place] += size_bytes
-            self._total_bytes += size_bytes
+            unbooked[place] = unbooked.get(place, 0) + size_bytes
+        # In this order, as Java does (java/): the same sums to the last bit.
+        for place in sorted(unbooked):
+            self._sent_bytes[place] += unbooked[place]
+            self._total_bytes += unbooked[place]
         return self._total_bytes
 
     def _meanwhile(self, size_bytes: int) -> int:

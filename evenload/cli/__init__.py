@@ -20,6 +20,7 @@ from evenload.cli import (
     demo,
     forecast,
     governor,
+    jar,
     jobs,
     training,
 )
@@ -46,7 +47,7 @@ _COMMANDS_BY_EXTRA = {
     "train": (training.train, training.submit, training.audit, demo.demo),
     "governor": (governor.governor, jobs.jobs),
     "collector": (collector.collector, cluster.status),
-    "local": (cluster.up, cluster.down),
+    "local": (cluster.up, cluster.down, jar.jar),
 }
 for extra, commands in _COMMANDS_BY_EXTRA.items():
     for command in commands:

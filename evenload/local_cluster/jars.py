@@ -34,6 +34,8 @@ KAFKA_VERSION = KAFKA_VERSIONS[-1]
 # Without a binding of its slf4j 1.7, a broker logs nothing, not even why it died.
 _LOG_ARTIFACT = "org.slf4j:slf4j-simple:1.7.36"
 _EXPORTER_VERSION = "1.0.1"
+_COMPILER_VERSION = "3.46.0"
+_JUNIT_VERSION = "1.13.4"
 _NUM_DOWNLOADS = 4
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _OLDEST = [3, 3, 0]
@@ -114,6 +116,37 @@ def exporter_jar(progress: Progress = lambda _: None) -> Path:
 
     what = f"the JMX exporter {_EXPORTER_VERSION} (3 MB, once)"
     (jar,), _ = _cached_or_fetched(f"exporter-{_EXPORTER_VERSION}", what, fetch, progress, is_pinned=True)
+    return jar
+
+
+def compiler_jar(progress: Progress = lambda _: None) -> Path:
+    """Eclipse's compiler of Java, which runs on a Java without a JDK.
+
+    Raises:
+        JarsUnavailableError: it isn't cached and can't be fetched.
+    """
+
+    def fetch(cache: Path) -> list[Path]:
+        return _fetch(cache, (f"org.eclipse.jdt:ecj:{_COMPILER_VERSION}",), with_dependencies=False)
+
+    what = f"a compiler of Java, ecj {_COMPILER_VERSION} (3 MB, once)"
+    (jar,), _ = _cached_or_fetched(f"compiler-{_COMPILER_VERSION}", what, fetch, progress, is_pinned=True)
+    return jar
+
+
+def junit_jar(progress: Progress = lambda _: None) -> Path:
+    """JUnit and what runs it, in one jar.
+
+    Raises:
+        JarsUnavailableError: it isn't cached and can't be fetched.
+    """
+
+    def fetch(cache: Path) -> list[Path]:
+        wanted = (f"org.junit.platform:junit-platform-console-standalone:{_JUNIT_VERSION}",)
+        return _fetch(cache, wanted, with_dependencies=False)
+
+    what = f"JUnit {_JUNIT_VERSION} (3 MB, once)"
+    (jar,), _ = _cached_or_fetched(f"junit-{_JUNIT_VERSION}", what, fetch, progress, is_pinned=True)
     return jar
 
 

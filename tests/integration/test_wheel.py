@@ -91,7 +91,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, folder)
-    for name in ("evenload", *LINKS):
+    for name in ("evenload", "java", *LINKS):
         unwanted = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=unwanted)
     return folder
@@ -144,9 +144,9 @@ def build(sources: Path, folder: Path, *options: str) -> None:
 def test_a_wheel_has_all_of_evenload_under_one_name(wheel: Path) -> None:
     there = {
         path.relative_to(ROOT).as_posix()
-        for folder in (ROOT / "evenload", *((ROOT / "evenload" / link) for link in LINKS))
+        for folder in (ROOT / "evenload", *((ROOT / "evenload" / link) for link in (*LINKS, "jvm/sources")))
         for path in folder.rglob("*")
-        if path.suffix in (".css", ".html", ".js", ".json", ".py", ".typed")
+        if path.suffix in (".css", ".html", ".java", ".js", ".json", ".py", ".typed")
     }
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == there

@@ -54,7 +54,7 @@ PARTS = {
         "evenload.telemetry_collector.*",
     ),
     "governor": ("evenload.cli.*", "evenload.governor.*"),
-    "local": ("evenload.cli.*", "evenload.local_cluster.*"),
+    "local": ("evenload.cli.*", "evenload.jvm.jar", "evenload.local_cluster.*"),
 }
 
 
