@@ -8,6 +8,7 @@ no policy can be below.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,13 @@ import click
 from rich.console import Console
 
 from benchmarks.govern.report import Row, conditions_table, document, draw, misses, table_of
-from benchmarks.govern.workloads import LOADS, pollux_workload
+from benchmarks.govern.workloads import (
+    LOADS,
+    NUM_WORKLOADS,
+    philly_workload,
+    pollux_workload,
+    with_a_shared_broker,
+)
 from benchmarks.records import data_folder
 from benchmarks.results import keep, results_option, tell_misses
 from evenload.governor.deciding.plugins import DEFAULT, FALLBACK, GuardedPolicy, known_policies, load_policy
@@ -24,6 +31,7 @@ from evenload.governor.simulating.metrics import figures_of
 from evenload.governor.simulating.simulation import Costs, simulate
 
 NUM_SLOTS = 64
+SHARED = "cifar10"
 LOST_AT_S = 4 * 3600.0
 RESIZE_COST_S = 15.0
 
@@ -34,6 +42,11 @@ class Condition(NamedTuple):
     name: str
     costs: Costs = Costs(start_s=RESIZE_COST_S)
     is_learning: bool = False
+    is_of_days: bool = False  # jobs come as they did on single days, in Philly's trace
+    has_shared_broker: bool = (
+        False  # one gives what the runs of SHARED read, and can't give as much as they want
+    )
+    knows_brokers: bool = True
 
 
 # What else may be: at load 1, under the default and the simplest elastic rule.
@@ -41,6 +54,9 @@ CONDITIONS = (
     Condition("resizes are free", Costs(start_s=0.0)),
     Condition("resizes take 60 s", Costs(start_s=60.0)),
     Condition("speeds are learned", is_learning=True),
+    Condition("jobs come as on single days (Philly)", is_of_days=True),
+    Condition("a broker is too slow, unknown", has_shared_broker=True, knows_brokers=False),
+    Condition("a broker is too slow, with a budget", has_shared_broker=True),
     Condition(
         "1 % of starts fail, a node of 4 is lost", Costs(failed_starts=0.01, slots_from=((LOST_AT_S, 60),))
     ),
@@ -63,7 +79,7 @@ def govern(quick: bool, folder: Path | None) -> None:
     rows: list[Row] = []
     with console.status("") as status:
         for load in LOADS:
-            for number in range(1, 2 if quick else 9):
+            for number in range(1, 2 if quick else NUM_WORKLOADS + 1):
                 status.update(f"load {load}, workload {number}")
                 workload = pollux_workload(data / "traces", load, number)
                 bound_s = mean_completion_bound(workload, NUM_SLOTS)
@@ -88,18 +104,24 @@ def govern(quick: bool, folder: Path | None) -> None:
 
 
 def _under(condition: Condition, traces: Path, *, quick: bool) -> list[Row]:
-    """All workloads of load 1 under another condition."""
+    """All workloads of load 1, or as many days, under another condition."""
     rows = []
-    for number in range(1, 2 if quick else 9):
-        workload = pollux_workload(traces, 1.0, number)
+    for number in range(1, 2 if quick else NUM_WORKLOADS + 1):
+        days = condition.is_of_days
+        workload = philly_workload(traces, number) if days else pollux_workload(traces, 1.0, number)
+        costs = condition.costs
+        if condition.has_shared_broker:
+            workload, limit = with_a_shared_broker(workload, SHARED)
+            costs = replace(costs, broker_bytes_per_s={1: limit})
         for name in (DEFAULT, FALLBACK):
             ended = simulate(
                 workload,
                 load_policy(name),
                 num_slots=NUM_SLOTS,
-                costs=condition.costs,
+                costs=costs,
                 wait_max_s=WAIT_MAX_S if name == DEFAULT else math.inf,
                 is_learning=condition.is_learning,
+                knows_brokers=condition.knows_brokers,
             )
             figures = figures_of(ended, NUM_SLOTS)
             rows.append(Row(1.0, number, name, math.nan, figures, condition.name))

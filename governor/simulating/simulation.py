@@ -1,14 +1,16 @@
 """A workload under a policy, in virtual time: the same governor, on an engine that only reckons.
 
 A job trains at its curve's speed. A start takes a while until its first step, and a stop takes a while too.
+Of a broker that would have to give more than it can, all who read from it get the same part of what they ask.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from evenload.governor.deciding.curves import SpeedCurve
 from evenload.governor.deciding.state import Policy
@@ -36,6 +38,7 @@ class Submission:
     kind: str = ""  # of jobs with the same speeds; empty: there is no other
     min_size: int = 1
     is_plain: bool = False  # nobody is told of its samples and speeds
+    reads: Mapping[int, float] = field(default_factory=dict)  # bytes of each sample, by broker
 
     @property
     def wish(self) -> Wish:
@@ -65,6 +68,7 @@ class Costs:
     failed_starts: float = 0.0  # the part of all starts that end without a step, 0 to 1
     slots_from: tuple[tuple[float, int], ...] = ()  # from this time on there are so many slots; ascending
     seed: int = 0  # which starts fail
+    broker_bytes_per_s: Mapping[int, float] = field(default_factory=dict)  # others give whatever is asked
 
 
 USUAL = Costs()
@@ -93,19 +97,36 @@ class _Stint:
     begins_with: float  # samples of the job that were done before
     ready_s: float  # of its first step
     fails: bool
+    slowed: float = 1.0  # part of its speed that brokers leave it
+    slowed_from_s: float = 0.0  # since when, if that is after its first step
     stops_s: float = math.inf
     ended_s: float | None = None
     outcome: Outcome | None = None
 
+    @property
+    def speed(self) -> float:
+        """Samples/s, if brokers give whatever is asked."""
+        return self.job.speed.samples_per_s[self.size]
+
+    @property
+    def _from_s(self) -> float:
+        return max(self.ready_s, self.slowed_from_s)
+
     def samples_done(self, now_s: float) -> float:
         until_s = now_s if self.ended_s is None else self.ended_s
-        speed = self.job.speed.samples_per_s[self.size]
-        return min(self.job.samples, self.begins_with + speed * max(0.0, until_s - self.ready_s))
+        trained_s = max(0.0, until_s - self._from_s)
+        return min(self.job.samples, self.begins_with + self.slowed * self.speed * trained_s)
+
+    def slow(self, slowed: float, now_s: float) -> None:
+        """Trains at that part of its speed from now on."""
+        if slowed != self.slowed:
+            self.begins_with = self.samples_done(now_s)
+            self.slowed, self.slowed_from_s = slowed, now_s
 
     @property
     def finishes_s(self) -> float:
         left = self.job.samples - self.begins_with
-        return self.ready_s + left / self.job.speed.samples_per_s[self.size]
+        return self._from_s + left / (self.slowed * self.speed)
 
     @property
     def next_end(self) -> tuple[float, Outcome]:
@@ -114,7 +135,13 @@ class _Stint:
 
 
 class SimulatedEngine:
-    """A cluster in virtual time that trains jobs of a workload."""
+    """A cluster in virtual time that trains jobs of a workload.
+
+    Attributes:
+        now_s: The time.
+        cluster_id: Another one after a restart.
+        most_bytes_per_s: What each broker that has a limit was asked for at the most.
+    """
 
     def __init__(self, num_slots: int, costs: Costs, *, tells_speeds: bool = True) -> None:
         self.now_s = -math.inf
@@ -127,6 +154,7 @@ class SimulatedEngine:
         self._samples_done: dict[str, float] = {}
         self._stints: dict[StintId, _Stint] = {}
         self._newest: dict[str, int] = {}
+        self.most_bytes_per_s: dict[int, float] = {}
 
     def add(self, job: Submission) -> None:
         """A job that may be started from now on."""
@@ -136,6 +164,11 @@ class SimulatedEngine:
     def forget(self, job_id: str) -> None:
         """A job that has ended."""
         self._stints = {key: stint for key, stint in self._stints.items() if key.job_id != job_id}
+
+    @property
+    def reads(self) -> dict[str, Mapping[int, float]]:
+        """Bytes of each sample by broker, by job."""
+        return {job_id: job.reads for job_id, job in self._jobs.items()}
 
     @property
     def num_held(self) -> int:
@@ -164,6 +197,24 @@ class SimulatedEngine:
             for key in reversed(self._stints):  # the newest were on the nodes that are lost
                 if self.num_held > self._num_slots and not self._stints[key].outcome:
                     self._end(key, now_s, Outcome.FAILED)
+        if self._costs.broker_bytes_per_s:
+            self._share_brokers()
+
+    def _share_brokers(self) -> None:
+        """Slows down who reads from a broker that is asked for more than it can give."""
+        training = [
+            stint for stint in self._stints.values() if not stint.outcome and stint.ready_s <= self.now_s
+        ]
+        asked: defaultdict[int, float] = defaultdict(float)
+        for stint in training:
+            for broker, num_bytes in stint.job.reads.items():
+                asked[broker] += stint.speed * num_bytes
+        limits = self._costs.broker_bytes_per_s
+        for broker in limits:
+            self.most_bytes_per_s[broker] = max(self.most_bytes_per_s.get(broker, 0.0), asked[broker])
+        parts = {broker: min(1.0, limit / asked[broker]) for broker, limit in limits.items() if asked[broker]}
+        for stint in training:
+            stint.slow(min((parts.get(broker, 1.0) for broker in stint.job.reads), default=1.0), self.now_s)
 
     def _end(self, key: StintId, ended_s: float, outcome: Outcome) -> None:
         stint = self._stints[key]
@@ -181,7 +232,7 @@ class SimulatedEngine:
         return StintSeen(
             samples_done=stint.samples_done(self.now_s),
             has_trained=has_trained,
-            samples_per_s=stint.job.speed.samples_per_s[stint.size] if is_measured else None,
+            samples_per_s=stint.slowed * stint.speed if is_measured else None,
             outcome=stint.outcome,
         )
 
@@ -211,6 +262,8 @@ class SimulatedEngine:
             ready_s=self.now_s + self._costs.start_s,
             fails=self._chance.random() < self._costs.failed_starts,
         )
+        if self._costs.broker_bytes_per_s:
+            self._share_brokers()
 
     def stop(self, stint_id: StintId) -> None:
         """Stops a stint; one that isn't there, or is stopping, is left as it is."""
@@ -253,7 +306,9 @@ def simulate(
     costs: Costs = USUAL,
     wait_max_s: float = math.inf,
     is_learning: bool = False,
+    knows_brokers: bool = True,
     on_resize: Callable[[float, str, int], None] | None = None,
+    on_end: Callable[[SimulatedEngine], None] | None = None,
 ) -> list[Ended]:
     """Runs a workload to its end.
 
@@ -262,6 +317,8 @@ def simulate(
         costs: What starts and stops take, and what goes wrong.
         wait_max_s: As `decide` takes it.
         is_learning: Whether speeds are found out as jobs run, and not known from the beginning.
+        knows_brokers: Whether it is known what jobs read, and what brokers can give.
+        on_end: Told of the engine in the end.
         on_resize: Told when a job holds another number of slots: the time, its id, how many.
 
     Returns:
@@ -287,11 +344,15 @@ def simulate(
         while coming and coming[-1].submitted_s <= now_s:
             engine.add(coming[-1])
             governor.submit(coming.pop().wish, now_s)
+            if knows_brokers and costs.broker_bytes_per_s:
+                governor.set_reads(engine.reads, costs.broker_bytes_per_s, now_s)
         run_cycle(governor, journal, engine, now_s)
         if coming or any(job.phase is not Phase.WAITING for job in governor.jobs.values()):
             idle_since_s = now_s
         elif now_s - idle_since_s > patience_s + 2 * TICK_S:
             raise StuckError(tuple(governor.jobs), num_slots)
+    if on_end:
+        on_end(engine)
     return [_ended(by_id[job.job_id], job) for job in journal.ended]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.govern.report import Row, document, draw, misses, table_of
-from benchmarks.govern.workloads import LOADS, pollux_workload
+from benchmarks.govern.workloads import LOADS, NUM_WORKLOADS, philly_workload, pollux_workload
 from benchmarks.results import write_json, write_svg
 from evenload.governor.deciding import decision
 from evenload.governor.deciding.plugins import DEFAULT
@@ -48,6 +48,16 @@ def test_a_workload_is_that_of_its_files(shared_test_data: Path) -> None:
         assert job.speed.sizes[0] == 1
         assert all(size <= 4 or size % 4 == 0 or size == job.asked_size for size in job.speed.sizes)
         assert job.asked_size < len(job.speed.samples_per_s)
+
+
+def test_days_of_phillys_trace_are_as_drawn(shared_test_data: Path) -> None:
+    days = [philly_workload(shared_test_data / "traces", number) for number in range(1, NUM_WORKLOADS + 1)]
+    assert [len(jobs) for jobs in days] == [105, *[160] * 7]
+    for jobs in days:
+        assert jobs[0].submitted_s == 0
+        assert [job.submitted_s for job in jobs] == sorted(job.submitted_s for job in jobs)
+        assert jobs[-1].submitted_s < 8 * 3600
+    assert days[0] == philly_workload(shared_test_data / "traces", 1)
 
 
 def test_las_ends_as_in_the_simulator_of_polluxs_authors(shared_test_data: Path) -> None:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from evenload.governor.deciding.brokers import TOLERANCE
 from evenload.governor.deciding.curves import SpeedCurve, interpolated
 from evenload.governor.deciding.policies.elastic import elastic_fifo
 from evenload.governor.deciding.policies.rigid import fifo, fifo_backfill, round_robin, srtf
 from evenload.governor.errors import StuckError
-from evenload.governor.simulating.simulation import Submission, simulate
+from evenload.governor.simulating.simulation import Costs, SimulatedEngine, Submission, simulate
 from evenload.governor.testing import make_curve
 
 LINEAR = make_curve(lambda size: 10.0 * size, 4)
@@ -86,3 +87,33 @@ def test_one_that_asks_for_more_than_there_is_runs_with_what_there_is() -> None:
 
 def test_no_workload_ends_at_once() -> None:
     assert simulate([], fifo, num_slots=3) == []
+
+
+def test_readers_of_a_broker_that_is_asked_for_too_much_are_slowed_down_alike() -> None:
+    """It gives 40 samples a second, and each of the two could take as many."""
+    jobs = [replace(submission(name), reads={1: 100.0}) for name in ("a", "b")]
+    costs = Costs(start_s=0.0, broker_bytes_per_s={1: 4000.0})
+    ended = simulate(jobs, fifo, num_slots=8, costs=costs, knows_brokers=False)
+    assert [each.ended_s for each in ended] == pytest.approx([0.5 + 4000 / 20] * 2)
+    jobs[1] = replace(jobs[1], samples=1000.0)
+    b, a = simulate(jobs, fifo, num_slots=8, costs=costs, knows_brokers=False)
+    assert b.ended_s == pytest.approx(0.5 + 1000 / 20)
+    assert a.ended_s == pytest.approx(0.5 + 1000 / 20 + 3000 / 40)
+
+
+def test_a_budget_is_kept_and_costs_nobody_anything() -> None:
+    """Two read from one broker; what they can't use, a third one gets."""
+    jobs = [replace(submission(name), reads={1: 100.0}) for name in ("a", "b")] + [submission("c")]
+    costs = Costs(broker_bytes_per_s={1: 4000.0})
+    means, most = [], []
+
+    def look(engine: SimulatedEngine) -> None:
+        most.append(engine.most_bytes_per_s[1])
+
+    for knows_brokers in (False, True):
+        ended = simulate(
+            jobs, elastic_fifo, num_slots=8, costs=costs, knows_brokers=knows_brokers, on_end=look
+        )
+        means.append(sum(each.completion_s for each in ended) / len(ended))
+    assert most[0] > TOLERANCE * 4000.0 >= most[1]
+    assert means[1] < means[0]
