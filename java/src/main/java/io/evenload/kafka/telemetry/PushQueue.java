@@ -1,0 +1,63 @@
+package io.evenload.kafka.telemetry;
+
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+
+/** Pushes on their way from request threads to the one that forwards them; bounded by bytes. */
+final class PushQueue {
+    private final long maxBytes;
+    private final ArrayDeque<Push> waiting = new ArrayDeque<>();
+    private volatile long bytes;
+
+    PushQueue(long maxBytes) {
+        this.maxBytes = maxBytes;
+    }
+
+    /** Whether there is room for a payload of so many bytes, as far as can be known without waiting. */
+    boolean hasRoomFor(int payloadBytes) {
+        return bytes + payloadBytes <= maxBytes;
+    }
+
+    /** Forgets what is there; how much that was. */
+    synchronized int clear() {
+        int count = waiting.size();
+        waiting.clear();
+        bytes = 0;
+        return count;
+    }
+
+    /** Whether there was room. Never waits for anything but a moment's lock. */
+    synchronized boolean offer(Push push) {
+        if (bytes + push.sizeBytes() > maxBytes) {
+            return false;
+        }
+        waiting.add(push);
+        bytes += push.sizeBytes();
+        notifyAll();
+        return true;
+    }
+
+    /** Waits until there is something, then gathers what comes within a time, or so many bytes. */
+    List<Push> take(long gatherNanos, long enoughBytes) throws InterruptedException {
+        synchronized (this) {
+            while (waiting.isEmpty()) {
+                wait();
+            }
+            long endsAtNanos = System.nanoTime() + gatherNanos;
+            for (long left = gatherNanos; left > 0 && bytes < enoughBytes; left = endsAtNanos - System.nanoTime()) {
+                TimeUnit.NANOSECONDS.timedWait(this, left);
+            }
+            List<Push> taken = new ArrayList<>();
+            long takenBytes = 0;
+            while (!waiting.isEmpty() && takenBytes < enoughBytes) {
+                Push push = waiting.remove();
+                takenBytes += push.sizeBytes();
+                taken.add(push);
+            }
+            bytes -= takenBytes;
+            return taken;
+        }
+    }
+}
