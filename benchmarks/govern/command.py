@@ -43,9 +43,7 @@ class Condition(NamedTuple):
     costs: Costs = Costs(start_s=RESIZE_COST_S)
     is_learning: bool = False
     is_of_days: bool = False  # jobs come as they did on single days, in Philly's trace
-    has_shared_broker: bool = (
-        False  # one gives what the runs of SHARED read, and can't give as much as they want
-    )
+    has_shared_broker: bool = False  # the runs of SHARED read from one that can't give what they want
     knows_brokers: bool = True
 
 

@@ -93,14 +93,10 @@ def tools_classpath(progress: Progress = lambda _: None) -> list[Path]:
     Raises:
         JarsUnavailableError: they aren't cached and can't be fetched.
     """
-
-    def fetch(cache: Path) -> list[Path]:
-        # What it depends on is a server's class path: the jars have the same version.
-        return _fetch(cache, (f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",), with_dependencies=False)
-
+    # What it depends on is a server's class path: the jars have the same version.
     what = f"Kafka's tools {KAFKA_VERSION} (1 MB, once)"
-    tools, _ = _cached_or_fetched(f"tools-{KAFKA_VERSION}", what, fetch, progress, is_pinned=True)
-    return [*kafka_classpath(progress), *tools]
+    tools = _pinned_jar("tools", "org.apache.kafka:kafka-tools", KAFKA_VERSION, what, progress)
+    return [*kafka_classpath(progress), tools]
 
 
 def exporter_jar(progress: Progress = lambda _: None) -> Path:
@@ -109,14 +105,9 @@ def exporter_jar(progress: Progress = lambda _: None) -> Path:
     Raises:
         JarsUnavailableError: it isn't cached and can't be fetched.
     """
-
-    def fetch(cache: Path) -> list[Path]:
-        wanted = (f"io.prometheus.jmx:jmx_prometheus_javaagent:{_EXPORTER_VERSION}",)
-        return _fetch(cache, wanted, with_dependencies=False)
-
     what = f"the JMX exporter {_EXPORTER_VERSION} (3 MB, once)"
-    (jar,), _ = _cached_or_fetched(f"exporter-{_EXPORTER_VERSION}", what, fetch, progress, is_pinned=True)
-    return jar
+    artifact = "io.prometheus.jmx:jmx_prometheus_javaagent"
+    return _pinned_jar("exporter", artifact, _EXPORTER_VERSION, what, progress)
 
 
 def compiler_jar(progress: Progress = lambda _: None) -> Path:
@@ -125,13 +116,8 @@ def compiler_jar(progress: Progress = lambda _: None) -> Path:
     Raises:
         JarsUnavailableError: it isn't cached and can't be fetched.
     """
-
-    def fetch(cache: Path) -> list[Path]:
-        return _fetch(cache, (f"org.eclipse.jdt:ecj:{_COMPILER_VERSION}",), with_dependencies=False)
-
     what = f"a compiler of Java, ecj {_COMPILER_VERSION} (3 MB, once)"
-    (jar,), _ = _cached_or_fetched(f"compiler-{_COMPILER_VERSION}", what, fetch, progress, is_pinned=True)
-    return jar
+    return _pinned_jar("compiler", "org.eclipse.jdt:ecj", _COMPILER_VERSION, what, progress)
 
 
 def junit_jar(progress: Progress = lambda _: None) -> Path:
@@ -140,13 +126,18 @@ def junit_jar(progress: Progress = lambda _: None) -> Path:
     Raises:
         JarsUnavailableError: it isn't cached and can't be fetched.
     """
+    what = f"JUnit {_JUNIT_VERSION} (3 MB, once)"
+    artifact = "org.junit.platform:junit-platform-console-standalone"
+    return _pinned_jar("junit", artifact, _JUNIT_VERSION, what, progress)
+
+
+def _pinned_jar(name: str, artifact: str, version: str, what: str, progress: Progress) -> Path:
+    """One jar, without what it depends on, whose checksum is known."""
 
     def fetch(cache: Path) -> list[Path]:
-        wanted = (f"org.junit.platform:junit-platform-console-standalone:{_JUNIT_VERSION}",)
-        return _fetch(cache, wanted, with_dependencies=False)
+        return _fetch(cache, (f"{artifact}:{version}",), with_dependencies=False)
 
-    what = f"JUnit {_JUNIT_VERSION} (3 MB, once)"
-    (jar,), _ = _cached_or_fetched(f"junit-{_JUNIT_VERSION}", what, fetch, progress, is_pinned=True)
+    (jar,), _ = _cached_or_fetched(f"{name}-{version}", what, fetch, progress, is_pinned=True)
     return jar
 
 
