@@ -1,6 +1,5 @@
 package io.evenload.kafka.partitioner;
 
-import java.lang.ref.WeakReference;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -30,8 +29,7 @@ public final class EvenloadPartitioner implements Partitioner {
     private static final int NAME_MAX_CHARS = 200;
 
     private final Map<String, TopicTurns> topics = new ConcurrentHashMap<>();
-    // Weakly, or a pool's threads would keep this class, and an application's with it, after the producer is closed.
-    private final ThreadLocal<WeakReference<Asked>> latest = new ThreadLocal<>();
+    private final LatestAnswers latest = new LatestAnswers();
     private final boolean isAskedTwice = isAskedTwice();
     private final AtomicLong numFailures = new AtomicLong();
     private final AtomicBoolean isClosed = new AtomicBoolean();
@@ -53,7 +51,7 @@ public final class EvenloadPartitioner implements Partitioner {
     public int partition(String topic, Object key, byte[] keyBytes, Object value, byte[] valueBytes, Cluster cluster) {
         try {
             if (isAskedTwice) {
-                takeBackUnused(topic, valueBytes);
+                latest.takeBackUnused(topic, valueBytes);
             }
             if (keyBytes != null && !settings.spreadsKeys) {
                 return Murmur2.partition(keyBytes, cluster.partitionsForTopic(topic).size());
@@ -65,7 +63,7 @@ public final class EvenloadPartitioner implements Partitioner {
             long sizeBytes = (keyBytes == null ? 0 : keyBytes.length) + (long) (valueBytes == null ? 0 : valueBytes.length);
             int partition = turns.partition(sizeBytes, cluster);
             if (isAskedTwice) {
-                latest.set(new WeakReference<>(new Asked(turns, partition, sizeBytes, valueBytes)));
+                latest.keep(turns, partition, sizeBytes, valueBytes);
             }
             return partition;
         } catch (Throwable error) { // whoever produces goes on, whatever is wrong here
@@ -80,10 +78,7 @@ public final class EvenloadPartitioner implements Partitioner {
      * <p>Later clients have no such method, so it overrides nothing.
      */
     public void onNewBatch(String topic, Cluster cluster, int previousPartition) {
-        Asked asked = asked();
-        if (asked != null && asked.partition == previousPartition && asked.turns.topic.equals(topic)) {
-            asked.isUnused = true;
-        }
+        latest.maybeUnused(topic, previousPartition);
     }
 
     @Override
@@ -92,21 +87,6 @@ public final class EvenloadPartitioner implements Partitioner {
             topics.values().forEach(reader::forget);
             reader.close();
         }
-    }
-
-    private void takeBackUnused(String topic, byte[] valueBytes) {
-        Asked asked = asked();
-        if (asked != null && asked.isUnused) {
-            if (asked.value == valueBytes && asked.turns.topic.equals(topic)) {
-                asked.turns.giveBack(asked.partition, asked.sizeBytes);
-            }
-            latest.remove();
-        }
-    }
-
-    private Asked asked() {
-        WeakReference<Asked> asked = latest.get();
-        return asked == null ? null : asked.get();
     }
 
     private TopicTurns opened(String topic, Cluster cluster) {
@@ -139,21 +119,6 @@ public final class EvenloadPartitioner implements Partitioner {
             return true;
         } catch (NoSuchMethodException error) {
             return false;
-        }
-    }
-
-    private static final class Asked {
-        final TopicTurns turns;
-        final int partition;
-        final long sizeBytes;
-        final byte[] value;
-        boolean isUnused;
-
-        Asked(TopicTurns turns, int partition, long sizeBytes, byte[] value) {
-            this.turns = turns;
-            this.partition = partition;
-            this.sizeBytes = sizeBytes;
-            this.value = value;
         }
     }
 }
