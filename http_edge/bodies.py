@@ -7,6 +7,7 @@ as what it costs once it is parsed, which its punctuation tells before. Belongs 
 from __future__ import annotations
 
 import asyncio
+import zlib
 
 from aiohttp import web
 
@@ -15,6 +16,7 @@ from evenload.http_edge.browsers import RefusedError
 __all__ = ["Bodies", "objects_bytes"]
 
 _ARRIVING_MAX_BYTES = 64 << 20
+_GZIP = 16 + zlib.MAX_WBITS
 _OBJECTS_MAX_BYTES = 16 << 20
 # Each value follows one of these, and takes about so much: an entry of a dictionary 100 bytes, an object of a
 # class of ours 150 for each of its fields.
@@ -29,6 +31,9 @@ def objects_bytes(text: bytes | bytearray) -> int:
 
 class Bodies:
     """Reads the bodies of one service's requests.
+
+    Its runner is made with `auto_decompress=False`: of a body that can't be unpacked, aiohttp would write a
+    traceback to the log for each request, and hang up.
 
     Args:
         max_bytes: the largest.
@@ -48,6 +53,37 @@ class Bodies:
         """
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise RefusedError(415, "what is sent here must not be compressed")
+        body = await self._arrived(request)
+        if objects_bytes(body) > _OBJECTS_MAX_BYTES:
+            raise RefusedError(413, "it holds more values than are read at a time; send fewer")
+        return body
+
+    async def read_binary(self, request: web.Request) -> bytes:
+        """All of it, of any kind, unpacked where it is said to be gzip; the bound holds before and after.
+
+        Raises:
+            RefusedError: it is too large, too slow, packed in another way or badly, or others take all the
+                room.
+        """
+        packing = request.headers.get("Content-Encoding", "identity")
+        if packing not in ("identity", "gzip"):
+            raise RefusedError(415, "what is sent here is compressed by gzip or not at all")
+        body = await self._arrived(request)
+        return self._unpacked(body) if packing == "gzip" else body
+
+    def _unpacked(self, body: bytes) -> bytes:
+        unpacking = zlib.decompressobj(_GZIP)
+        try:
+            unpacked = unpacking.decompress(body, self._max_bytes)
+        except zlib.error as error:
+            raise RefusedError(400, "it is said to be gzip, and can't be unpacked") from error
+        if unpacking.unconsumed_tail:
+            raise self._too_large()
+        if not unpacking.eof or unpacking.unused_data:
+            raise RefusedError(400, "it is said to be gzip, and is cut off or goes on after its end")
+        return unpacked
+
+    async def _arrived(self, request: web.Request) -> bytes:
         if (request.content_length or 0) > self._max_bytes:
             raise self._too_large()
         body = bytearray()
@@ -64,8 +100,6 @@ class Bodies:
             raise RefusedError(408, f"it didn't arrive within {self._wait_s:g} s") from error
         finally:
             self._arriving_bytes -= len(body)
-        if objects_bytes(body) > _OBJECTS_MAX_BYTES:
-            raise RefusedError(413, "it holds more values than are read at a time; send fewer")
         return bytes(body)
 
     def _too_large(self) -> RefusedError:

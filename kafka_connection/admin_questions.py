@@ -98,12 +98,13 @@ def describe_brokers(admin: kafka.KafkaAdminClient) -> list[dict[str, Any]]:
 def describe_settings(
     admin: kafka.KafkaAdminClient, kind: ConfigResourceType, names: Sequence[str], keys: Sequence[str]
 ) -> list[Any]:
-    """What topics, or one broker, have set, inherited or not: for each its `configs`, or its `error_code`.
+    """What topics, one broker or client metrics have set, inherited or not: for each its `configs`, or its
+    `error_code`.
 
     Args:
         admin: Who is asked.
-        kind: TOPIC or BROKER.
-        names: Of the topics; a broker's id, which alone knows its settings.
+        kind: TOPIC, BROKER or CLIENT_METRICS.
+        names: Of the topics or subscriptions; a broker's id, which alone knows its settings.
         keys: Of the settings.
     """
     # kafka-python's own `describe_configs` takes a refusal for an empty answer.

@@ -6,6 +6,7 @@
     ├── ServiceUnusableError     the collector service gave nothing that can be used (retriable)
     │   └── ServiceRefusedError  it answers, but not to this question
     ├── ClusterChangedError      another cluster answers by now
+    ├── SubscriptionError        clients can't be asked to push their metrics
     └── SourceError              one question to one broker failed; the collector counts it and goes on
         ├── BrokerUnreachableError   no answer, or the connection broke (retriable)
         ├── AccessRefusedError       the cluster's ACLs or our credentials don't allow the question
@@ -30,6 +31,7 @@ __all__ = [
     "ServiceRefusedError",
     "ServiceUnusableError",
     "SourceError",
+    "SubscriptionError",
 ]
 
 
@@ -120,6 +122,21 @@ class ClusterChangedError(CollectorError):
             f"the brokers at {self.bootstrap_servers} belong to cluster {self.found_id!r} now, not to "
             f"{self.known_id!r}, which was measured so far; start the collector again to measure that one"
         )
+
+
+class SubscriptionError(CollectorError):
+    """Clients can't be asked to push their metrics, or asked no more.
+
+    Attributes:
+        reason: why, as a clause.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"clients' metrics can't be subscribed to: {self.reason}"
 
 
 class SourceError(CollectorError):

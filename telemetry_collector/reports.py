@@ -10,7 +10,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Intent", "RouteReport"]
+__all__ = ["JAVA_PRODUCER", "Intent", "RouteReport"]
+
+JAVA_PRODUCER = "java/"
+"""How the names of those begin that report by the Java partitioner."""
 
 # As in wire.py: a gauge could not show a sum of numbers without bound.
 _COUNT_MAX = (1 << 80) - 1

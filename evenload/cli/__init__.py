@@ -22,6 +22,7 @@ from evenload.cli import (
     governor,
     jar,
     jobs,
+    metrics,
     training,
 )
 from evenload.cli.edge import SentenceGroup
@@ -46,7 +47,7 @@ _COMMANDS_BY_EXTRA = {
     "load": (data.ingest, data.datasets, forecast.forecast, balance.balance),
     "train": (training.train, training.submit, training.audit, demo.demo),
     "governor": (governor.governor, jobs.jobs),
-    "collector": (collector.collector, cluster.status),
+    "collector": (collector.collector, cluster.status, metrics.metrics),
     "local": (cluster.up, cluster.down, jar.jar),
 }
 for extra, commands in _COMMANDS_BY_EXTRA.items():

@@ -5,7 +5,9 @@ The embedded cluster is imported where it is needed: an install without `[local]
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +22,9 @@ from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:
     from evenload.local_cluster import LocalCluster
+
+
+_COLLECTOR_URL = "http://127.0.0.1:9405"
 
 
 class CapacityList(click.ParamType[list[int]]):
@@ -45,15 +50,32 @@ class CapacityList(click.ParamType[list[int]]):
 @click.option(
     "--kafka-version",
     metavar="VERSION",
-    help="Which Apache Kafka, 3.3.0 or later; only the jars of 3.3.2, 3.9.1 and 4.3.1 are checked.  "
+    help="Which Apache Kafka, 3.3.0 or later; only the jars of 3.3.2, 3.7.2, 3.9.1 and 4.3.1 are checked.  "
     "[default: 4.3.1]",
 )
+@click.option(
+    "--telemetry",
+    "telemetry_url",
+    metavar="[URL]",
+    is_flag=False,
+    flag_value=_COLLECTOR_URL,
+    help="Have brokers (Kafka 3.7.0 or later) hand on what Kafka's clients push about themselves, to "
+    f"the collector service at this URL, or at {_COLLECTOR_URL}. Its token to ingest: "
+    "EVENLOAD_COLLECTOR_TOKEN_FILE.",
+)
 @json_option
-def up(*, brokers: int | None, capacity: list[int] | None, kafka_version: str | None, output: Output) -> None:
+def up(
+    *,
+    brokers: int | None,
+    capacity: list[int] | None,
+    kafka_version: str | None,
+    telemetry_url: str | None,
+    output: Output,
+) -> None:
     """Start the embedded Kafka cluster of EVENLOAD_HOME (default .evenload), or find it running.
 
-    Real Apache Kafka with its own Java; the first start downloads about 44 MB. Brokers, capacities and
-    version are kept: a later `up` needs no option.
+    Real Apache Kafka with its own Java; the first start downloads about 44 MB. Brokers, capacities, version
+    and telemetry are kept: a later `up` needs no option.
     """
     from evenload.local_cluster import DEFAULT_NUM_BROKERS, LocalCluster
     from evenload.local_cluster.jars import is_usable
@@ -62,8 +84,8 @@ def up(*, brokers: int | None, capacity: list[int] | None, kafka_version: str | 
         raise click.BadParameter(
             f"{kafka_version!r} is not a version from 3.3.0 on", param_hint="--kafka-version"
         )
+    kept = _existing_cluster()
     if capacity and len(capacity) == 1:
-        kept = _existing_cluster()
         capacity *= brokers or (len(kept.broker_ids) if kept else DEFAULT_NUM_BROKERS)
     cluster = LocalCluster(
         evenload_home(),
@@ -71,8 +93,39 @@ def up(*, brokers: int | None, capacity: list[int] | None, kafka_version: str | 
         capacity_bytes=capacity,
         kafka_version=kafka_version,
         progress=output.note,
+        **_with_plugin(kept, telemetry_url, kafka_version, output),
     ).start()
     _show_cluster(cluster.connection, output)
+
+
+def _with_plugin(
+    kept: LocalCluster | None, url: str | None, kafka_version: str | None, output: Output
+) -> Mapping[str, Any]:
+    """What a cluster is given so that its brokers have the telemetry plugin; nothing if nobody wants it."""
+    from evenload.jvm.broker_plugin import OLDEST_KAFKA, URL, is_in, plugin_properties
+    from evenload.jvm.jar import evenload_jar
+    from evenload.local_cluster.jars import KAFKA_VERSION, is_older
+
+    told = kept.broker_properties if kept is not None else {}
+    if url is None:
+        if not is_in(told):
+            return {}
+        url = told[URL]
+    if not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url!r} is not http://HOST:PORT, nor https", param_hint="--telemetry")
+    version = kafka_version or (kept.kafka_version if kept is not None else KAFKA_VERSION)
+    if is_older(version, OLDEST_KAFKA):
+        raise click.BadParameter(
+            f"clients push their metrics from Kafka {OLDEST_KAFKA} on, and this is {version}",
+            param_hint="--telemetry",
+        )
+    token = os.environ.get("EVENLOAD_COLLECTOR_TOKEN_FILE")
+    wanted = {**told, **plugin_properties(version, url, Path(token).absolute() if token else None)}
+    if wanted != told and kept is not None and kept.is_running:
+        output.note(
+            "brokers that run load the plugin when they start next: `evenload down`, then `evenload up`"
+        )
+    return {"broker_properties": wanted, "extra_jars": [evenload_jar(output.note)]}
 
 
 @click.command()

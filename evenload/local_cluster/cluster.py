@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ from evenload.kafka_connection import Connection
 from evenload.kafka_connection.environment import CLUSTER_FOLDER
 from evenload.local_cluster.errors import (
     BrokerDiedError,
+    LocalClusterError,
     NoLocalClusterError,
     UnknownBrokerError,
     WrongBrokerCountError,
@@ -67,6 +69,7 @@ class LocalCluster:
         broker_properties: more lines of server.properties, for the brokers and the controller; kept.
         properties_by_broker: lines for one broker, by its id (`broker.rack`, `log.dirs`); kept. In both,
             `listeners` and what says how they are reached and secured come to the cluster's own.
+        extra_jars: jars with plugins that these name, for all servers; kept.
         progress: is told in a sentence about work that takes seconds.
     """
 
@@ -79,6 +82,7 @@ class LocalCluster:
         kafka_version: str | None = None,
         broker_properties: Mapping[str, str] | None = None,
         properties_by_broker: Mapping[int, Mapping[str, str]] | None = None,
+        extra_jars: Sequence[Path] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         if num_brokers is not None and not 1 <= num_brokers < CONTROLLER_ID:
@@ -101,6 +105,7 @@ class LocalCluster:
         self._kafka_version_asked = kafka_version
         self._broker_properties = broker_properties
         self._properties_by_broker = properties_by_broker
+        self._extra_jars = extra_jars
         self._progress = progress
         self._is_temporary = False
         self._kept_settings: ClusterSettings | None = None
@@ -131,6 +136,11 @@ class LocalCluster:
     def kafka_version(self) -> str:
         """Which Apache Kafka it is."""
         return self._settings().kafka_version
+
+    @property
+    def broker_properties(self) -> Mapping[str, str]:
+        """The lines of server.properties that were given on top for all servers."""
+        return self._settings().broker_properties
 
     @property
     def bootstrap_servers(self) -> str:
@@ -281,6 +291,8 @@ class LocalCluster:
             changes["broker_properties"] = dict(self._broker_properties)
         if self._properties_by_broker is not None:
             changes["properties_by_broker"] = {b: dict(p) for b, p in self._properties_by_broker.items()}
+        if self._extra_jars is not None:
+            changes["extra_jars"] = tuple(jar.resolve() for jar in self._extra_jars)
         settings = settings.model_copy(update=changes)
         if settings != kept:
             settings.write(self.folder)
@@ -299,7 +311,12 @@ class LocalCluster:
         return self._server(f"broker-{broker_id}")
 
     def _runtime(self, settings: ClusterSettings) -> JavaRuntime:
-        return java_runtime(self._progress, kafka_version=settings.kafka_version)
+        runtime = java_runtime(self._progress, kafka_version=settings.kafka_version)
+        for jar in settings.extra_jars:
+            if not jar.is_file():  # or brokers would die for want of a class
+                raise LocalClusterError(f"{jar}, which the cluster's servers load, isn't there any more")
+        # At the end, as an archive of classes holds for whatever begins with its class path.
+        return replace(runtime, classpath=(*runtime.classpath, *settings.extra_jars))
 
     def _bring_up(self, servers: Sequence[JavaServer], settings: ClusterSettings, timeout_s: float) -> None:
         started: list[JavaServer] = []

@@ -29,7 +29,7 @@ from typing import Any
 
 from evenload.local_cluster.errors import JarsUnavailableError, LocalPartsMissingError, WrongJarError
 
-KAFKA_VERSIONS = ("3.3.2", "3.9.1", "4.3.1")
+KAFKA_VERSIONS = ("3.3.2", "3.7.2", "3.9.1", "4.3.1")
 KAFKA_VERSION = KAFKA_VERSIONS[-1]
 # Without a binding of its slf4j 1.7, a broker logs nothing, not even why it died.
 _LOG_ARTIFACT = "org.slf4j:slf4j-simple:1.7.36"
@@ -48,6 +48,11 @@ Progress = Callable[[str], None]
 def is_usable(kafka_version: str) -> bool:
     """Whether this is spelled like a version, of a Kafka that tells the size of its volumes (3.3)."""
     return bool(_VERSION.fullmatch(kafka_version)) and _numbers(kafka_version) >= _OLDEST
+
+
+def is_older(kafka_version: str, other: str) -> bool:
+    """Whether one version comes before another."""
+    return _numbers(kafka_version) < _numbers(other)
 
 
 def _numbers(kafka_version: str) -> list[int]:

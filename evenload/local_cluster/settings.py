@@ -52,6 +52,7 @@ class ClusterSettings(BaseModel):
     capacity_bytes_by_broker: Mapping[int, int]
     broker_properties: Mapping[str, str] = {}
     properties_by_broker: Mapping[int, Mapping[str, str]] = {}
+    extra_jars: tuple[Path, ...] = ()
 
     @classmethod
     def make(cls, capacity_bytes_by_broker: Mapping[int, int], *, kafka_version: str = KAFKA_VERSION) -> Self:

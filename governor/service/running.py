@@ -132,7 +132,11 @@ async def serve(
             gpus=gpus,
         ).app()
         runner = web.AppRunner(
-            application, access_log=None, shutdown_timeout=_REQUESTS_END_S, keepalive_timeout=_KEEPALIVE_S
+            application,
+            access_log=None,
+            auto_decompress=False,  # http_edge/bodies.py
+            shutdown_timeout=_REQUESTS_END_S,
+            keepalive_timeout=_KEEPALIVE_S,
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

@@ -28,6 +28,7 @@ MAX_TOPICS = 100
 
 ATTRIBUTE_BY_LABEL = {
     "broker_id": "evenload.broker.id",
+    "client": "evenload.client.kind",
     "log_dir": "evenload.log_dir.path",
     "function": "evenload.function.name",
     "route": "http.route",

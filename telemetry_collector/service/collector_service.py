@@ -23,6 +23,7 @@ from typing import Protocol
 from evenload.telemetry_collector.cache import CachedSnapshot
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.errors import CollectorError
+from evenload.telemetry_collector.pushed.pushed_clients import PushedClients
 from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.service.answers import Answers
 from evenload.telemetry_collector.service.compressed import Part
@@ -67,6 +68,7 @@ class CollectorService:
         collector: runs already; whoever made it closes it.
         config: how much is kept, and for how long.
         weights_file: where weights are kept; None: until the service ends.
+        pushed: what Kafka's own clients push; None: of nobody so far.
         clock: monotonic seconds.
     """
 
@@ -76,10 +78,12 @@ class CollectorService:
         config: ServiceConfig | None = None,
         *,
         weights_file: WeightsFile | None = None,
+        pushed: PushedClients | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.collector = collector
         self.config = config or ServiceConfig()
+        self.pushed = pushed or PushedClients()
         self.answers = Answers(self.config.encoded_max)
         self.requests: Counter[tuple[str, int]] = Counter()  # by route and status
         self.num_fallbacks = 0  # that producers have reported

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 
 from evenload.telemetry_collector.export.instruments import MAX_TOPICS, Instrument, Point, Reading
+from evenload.telemetry_collector.pushed.pushed_clients import FeltByProducers, PushedClients
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.snapshot import ReplicationThrottles
 
@@ -98,8 +99,86 @@ def service_instruments(service: CollectorService) -> tuple[Instrument, ...]:
             labels=("function",),
             read=_labelled(lambda: _put_aside(service)),
         ),
+        *_pushed_instruments(service.pushed),
         *_throttle_instruments(service),
     )
+
+
+def _pushed_instruments(pushed: PushedClients) -> tuple[Instrument, ...]:
+    """What Kafka's own clients push."""
+    return (
+        Instrument(
+            name="evenload_client_pushes_total",
+            unit="1",
+            kind="counter",
+            description="Pushes of Kafka clients' metrics that brokers have handed on.",
+            labels=(),
+            read=_single(lambda: pushed.num_pushes),
+        ),
+        Instrument(
+            name="evenload_unreadable_client_pushes_total",
+            unit="1",
+            kind="counter",
+            description="Those that could not be read, or said more than is taken.",
+            labels=(),
+            read=_single(lambda: pushed.num_unreadable),
+        ),
+        Instrument(
+            name="evenload_clients_pushed_out_total",
+            unit="1",
+            kind="counter",
+            description="Pushing clients that were forgotten as there was no room for all.",
+            labels=(),
+            read=_single(lambda: pushed.num_pushed_out),
+        ),
+        Instrument(
+            name="evenload_pushing_producers",
+            unit="1",
+            kind="gauge",
+            description="Producers that have pushed their metrics lately.",
+            labels=("client",),
+            read=_labelled(lambda: _felt(pushed, lambda felt: felt.num_clients)),
+        ),
+        Instrument(
+            name="evenload_producer_queue_time_seconds",
+            unit="s",
+            kind="gauge",
+            description="Median over pushing producers of what their data waits in them: Java's for a batch, "
+            "librdkafka's for a request. None where nobody says.",
+            labels=("client",),
+            read=_labelled(lambda: _felt(pushed, lambda felt: felt.queue_time_s)),
+        ),
+        Instrument(
+            name="evenload_producer_throttle_time_seconds",
+            unit="s",
+            kind="gauge",
+            description="Highest mean time for which brokers' quotas hold back a pushing producer; none "
+            "where nobody says.",
+            labels=("client",),
+            read=_labelled(lambda: _felt(pushed, lambda felt: felt.throttle_time_s)),
+        ),
+        Instrument(
+            name="evenload_broker_felt_latency_seconds",
+            unit="s",
+            kind="gauge",
+            description="Median over pushing producers of how long a broker takes over a request, cut where "
+            "few could bend it.",
+            labels=("broker_id", "client"),
+            read=lambda _: [
+                Point((str(broker_id), kind), latency_s)
+                for kind, felt in pushed.felt().items()
+                for broker_id, latency_s in felt.latency_s_by_broker.items()
+            ],
+        ),
+    )
+
+
+def _felt(
+    pushed: PushedClients, value: Callable[[FeltByProducers], float | None]
+) -> Iterable[tuple[tuple[str, ...], float]]:
+    for kind, felt in pushed.felt().items():
+        if (known := value(felt)) is not None:
+            yield (kind,), known
 
 
 def _throttle_instruments(service: CollectorService) -> tuple[Instrument, ...]:

@@ -27,13 +27,17 @@ from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
 from evenload.telemetry_collector.export.otlp import OtlpExport
+from evenload.telemetry_collector.pushed.client_figures import KINDS
+from evenload.telemetry_collector.pushed.pushed_clients import PushedClients
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.service.config import ServiceConfig
 from evenload.telemetry_collector.service.daemon_thread import in_daemon_thread
 from evenload.telemetry_collector.service.http.page_routes import page_routes
+from evenload.telemetry_collector.service.http.pushed_routes import pushed_routes
 from evenload.telemetry_collector.service.http.server import LINE_MAX_BYTES, make_app
 from evenload.telemetry_collector.service.instruments import service_instruments
 from evenload.telemetry_collector.service.page.live_page import ExplainWith, LivePage
+from evenload.telemetry_collector.sources.pushed_metrics import PushedMetricsSource
 from evenload.telemetry_collector.weights_file import WeightsFile
 
 __all__ = ["serve"]
@@ -92,9 +96,17 @@ async def serve(
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, _stop, stopped, each)
     page = LivePage(explain)
-    collector = Collector(connection, collector_config, topics, publish=page.remember, is_for_many=True)
+    pushed = PushedClients()
+    collector = Collector(
+        connection,
+        collector_config,
+        topics,
+        more_sources=[PushedMetricsSource(kind, pushed) for kind in KINDS],
+        publish=page.remember,
+        is_for_many=True,
+    )
     weights_file = WeightsFile(connection.weights_path) if connection.weights_path else None
-    service = CollectorService(collector, config, weights_file=weights_file)
+    service = CollectorService(collector, config, weights_file=weights_file, pushed=pushed)
     ends: list[_End] = [partial(_within, _REST_ENDS_S, collector.close)]
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(_all_at_once, ends)
@@ -102,8 +114,16 @@ async def serve(
             export = OtlpExport(collector, _otlp_reader(otlp_endpoint), service_instruments(service))
             ends.append(partial(_within, _REST_ENDS_S, export.close))
         runner = web.AppRunner(
-            make_app(service, (*page_routes(page), *stack.enter_context(also_serving(service)))),
+            make_app(
+                service,
+                (
+                    *page_routes(page),
+                    *pushed_routes(pushed),
+                    *stack.enter_context(also_serving(service)),
+                ),
+            ),
             access_log=None,
+            auto_decompress=False,  # http_edge/bodies.py
             shutdown_timeout=_REQUESTS_END_S,
             keepalive_timeout=_KEEPALIVE_S,
             max_line_size=LINE_MAX_BYTES,

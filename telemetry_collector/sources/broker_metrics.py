@@ -1,13 +1,14 @@
 """What is told about brokers beside their storage: bytes received and request latency; and whose word counts.
 
-Sources of such figures (a Prometheus exporter of each broker, a producer's own client) only add to what the
-brokers' log dirs tell. They may be silent, late or absent without a broker being any the worse for it; what
-one said last counts until `max_age_s` has gone by.
+Sources of such figures (a Prometheus exporter of each broker, a producer's own client, what clients push)
+only add to what the brokers' log dirs tell. They may be silent, late or absent without a broker being any the
+worse for it; what one said last counts until `max_age_s` has gone by.
 
 Where several tell the same:
 
 - *Bytes received* mean the same to all, so each broker is taken by itself: the first source, in the
   collector's order, that has a rate for it. (Without any, observation.py tells it from used bytes.)
+- *Bytes sent*, as producers say, are some of those that are received: a lower bound.
 - *Latencies* differ by what they include (a client's has the network and its own queue, a broker's hasn't),
   and are there to be compared between brokers. So all latencies of one instant come from the same source:
   the one that tells most brokers', of equals the first.
@@ -37,14 +38,16 @@ class BrokerMetrics:
     Attributes:
         received_bytes: what came to the broker's log dirs, from producers and other replicas, since it
             started: a total, from which the rate follows.
+        sent_bytes_per_s: what producers say that they send to it; others may send more.
         request_latency_s: how long it takes over a producer's request.
     """
 
     received_bytes: float | None = None
+    sent_bytes_per_s: float | None = None
     request_latency_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("received_bytes", "request_latency_s"):
+        for name in ("received_bytes", "sent_bytes_per_s", "request_latency_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}, it must be finite and not negative")
@@ -90,6 +93,14 @@ class MetricsBook:
             if (bytes_per_s := told.rate.bytes_per_s) is not None:
                 return bytes_per_s
         return None
+
+    def sent_bytes_per_s(self, broker_id: int, *, now_s: float) -> float:
+        """Bytes that producers send to a broker in a second, as far as any source has told lately."""
+        told = (by_broker.get(broker_id) for by_broker in self._told.values())
+        return max(
+            (each.latest.sent_bytes_per_s or 0.0 for each in told if each and self._counts(each, now_s)),
+            default=0.0,
+        )
 
     def request_latencies_s(self, *, now_s: float) -> Mapping[int, float]:
         """By broker id, what one of the sources has told lately; brokers that it doesn't know are absent."""

@@ -374,9 +374,14 @@ class Observations:
         )
 
     def _ingest_bytes_per_s(self, broker_id: int, record: _BrokerRecord, now_s: float) -> float | None:
-        """As its metrics say, which don't overlook what was deleted meanwhile; else by what it holds."""
+        """As its metrics say, which don't overlook what was deleted meanwhile; else by what it holds.
+
+        What producers say that they send isn't overlooked then either; but some of it alone tells nothing.
+        """
         told = self._metrics.ingest_bytes_per_s(broker_id, now_s=now_s)
-        return record.ingest.bytes_per_s if told is None else told
+        if told is not None or record.ingest.bytes_per_s is None:
+            return told
+        return max(record.ingest.bytes_per_s, self._metrics.sent_bytes_per_s(broker_id, now_s=now_s))
 
     def _forget_before(self, limit_s: float) -> None:
         for broker_id in [b for b, record in self._brokers.items() if record.referred_at_s < limit_s]:

@@ -6,6 +6,7 @@
 | `GET /v1/weights`, `PUT /v1/weights` | read; replace as a whole |
 | `PUT /v1/intents`, `DELETE /v1/intents?load=L` | what a load will still write; that it won't |
 | `PUT /v1/reports` | how a producer routes: a list of `RouteReport` |
+| `POST /v1/metrics` | what Kafka's clients push, as brokers hand it on (pushed_routes.py) |
 | `GET /v1/routes/TOPIC` | where a topic's bytes should go (route_service/http_routes.py) |
 | `GET /metrics` | for Prometheus |
 | `GET /healthz`, `GET /readyz` | the process lives; there is a fresh snapshot |
@@ -17,7 +18,8 @@ answer may be older all the same, and says its age. Bytes that loads have announ
 `without` those that are named. With `If-None-Match`, what hasn't changed is a 304.
 
 Where tokens are set, a request carries one as `Authorization: Bearer TOKEN`: all but `/healthz`, `/readyz`
-and the page itself need one to read, `PUT` and `DELETE` one to ingest, `PUT /v1/weights` one to operate.
+and the page itself need one to read, `PUT`, `POST` and `DELETE` one to ingest, `PUT /v1/weights` one to
+operate.
 
 Errors are `{"error": "a sentence"}`. Nothing here waits in the loop: large snapshots are encoded and metrics
 are written in threads. Read next: admission.py (who may ask), collector_service.py (what is known), wire.py
@@ -51,11 +53,11 @@ from evenload.telemetry_collector.service.told.announced import believable
 from evenload.telemetry_collector.service.wire import ALL_TOPICS, CLIENT_HEADER, encode_age
 from evenload.telemetry_collector.weights_file import parse_weights
 
-__all__ = ["LIFE", "LINE_MAX_BYTES", "SERVICE", "check_topic", "make_app", "want_measured"]
+__all__ = ["BODIES", "LIFE", "LINE_MAX_BYTES", "SERVICE", "check_topic", "make_app", "want_measured"]
 
 SERVICE: web.AppKey[CollectorService] = web.AppKey("service", CollectorService)
 _REGISTRY: web.AppKey[CollectorRegistry] = web.AppKey("registry", CollectorRegistry)
-_BODIES: web.AppKey[Bodies] = web.AppKey("bodies", Bodies)
+BODIES: web.AppKey[Bodies] = web.AppKey("bodies", Bodies)
 LIFE: web.AppKey[str] = web.AppKey("life", str)
 _ADMISSION: web.AppKey[Admission] = web.AppKey("admission", Admission)
 _RIGHT: web.RequestKey[Right] = web.RequestKey("right", Right)  # of whoever asks
@@ -81,7 +83,7 @@ def make_app(service: CollectorService, more_routes: Iterable[web.RouteDef] = ()
     """
     app = web.Application(middlewares=[_answer_for_all])
     app[SERVICE] = service
-    app[_BODIES] = Bodies(service.config.body_max_bytes, service.config.body_wait_s)
+    app[BODIES] = Bodies(service.config.body_max_bytes, service.config.body_wait_s)
     app[LIFE] = secrets.token_hex(4)
     app[_ADMISSION] = service.config.admission()
     app[_REGISTRY] = CollectorRegistry(auto_describe=True)
@@ -254,7 +256,7 @@ async def _get_weights(request: web.Request) -> web.Response:
 async def _put_weights(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     try:
-        weights = parse_weights(await request.app[_BODIES].read(request))
+        weights = parse_weights(await request.app[BODIES].read(request))
     except ValueError as error:
         raise RefusedError(400, f"{error}; the weights in force are kept") from error
     try:
@@ -275,7 +277,7 @@ async def _put_weights(request: web.Request) -> web.Response:
 
 async def _put_intent(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
-    body = await request.app[_BODIES].read(request)
+    body = await request.app[BODIES].read(request)
     told = _validated(lambda: Intent.model_validate_json(body))
     try:
         intent = believable(told, _latest(service).snapshot.brokers)
@@ -298,7 +300,7 @@ async def _delete_intent(request: web.Request) -> web.Response:
 
 async def _put_reports(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
-    body = await request.app[_BODIES].read(request)
+    body = await request.app[BODIES].read(request)
     reports = _validated(lambda: _REPORTS.validate_json(body))
     if not service.report(reports, objects_bytes(body) // max(1, len(reports))):
         raise RefusedError(429, f"{service.config.reports_max} routes are shown; no more are")

@@ -137,6 +137,17 @@ def _fallbacks(overview: Overview) -> Iterator[Finding]:
         )
 
 
+def _unrouted(overview: Overview) -> Iterator[Finding]:
+    for topic, count in overview.num_unrouted_by_topic.items():
+        yield Finding(
+            kind=f"unrouted {topic}",
+            severity="notice",
+            text=f"{_many(count, 'Java producer')} of topic {topic!r} "
+            f"{'doesn' if count == 1 else 'don'}'t report to follow its shares: records with keys, or no "
+            "partitioner of evenload's.",
+        )
+
+
 def _functions(overview: Overview) -> Iterator[Finding]:
     for name, fault in overview.put_aside.items():
         yield Finding(kind="put_aside", severity="warning", text=f"'{name}' has been put aside: it {fault}.")
@@ -213,6 +224,7 @@ _LOOKS: tuple[Callable[[Overview], Iterable[Finding]], ...] = (
     _almost_full,
     _functions,
     _fallbacks,
+    _unrouted,
     _spread,
     _capacities,
     _failures,

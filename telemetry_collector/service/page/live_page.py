@@ -87,6 +87,7 @@ class LivePage:
             reports=[*service.decided, *service.reports],
             intents=service.intents,
             weights=weights,
+            felt=service.pushed.felt(),
             explain=partial(self._explain, weights=weights),
             now_s=time.monotonic(),
         )

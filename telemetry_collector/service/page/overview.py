@@ -29,13 +29,16 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from evenload.telemetry_collector.cache import CachedSnapshot
-from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.pushed.client_figures import Kind
+from evenload.telemetry_collector.pushed.pushed_clients import FeltByProducers
+from evenload.telemetry_collector.reports import JAVA_PRODUCER, Intent, RouteReport
 from evenload.telemetry_collector.service.page.findings import find
 from evenload.telemetry_collector.service.page.history import History
 from evenload.telemetry_collector.service.page.overview_model import (
     BrokerOverview,
     HistoryOverview,
     Overview,
+    ProducersOverview,
     RouteOverview,
     TopicOverview,
 )
@@ -45,7 +48,8 @@ from evenload.telemetry_collector.weights import Weights
 
 __all__ = ["Explain", "Explanation", "make_overview"]
 
-Part = TypeVar("Part", int, float)  # of a topic: bytes, or a share
+Key = TypeVar("Key", int, str)  # a broker, or a topic
+Part = TypeVar("Part", int, float)  # bytes, or a share, or what requests take
 
 MAX_TOPICS = 50
 MAX_HOLDERS = 32  # brokers of a topic or a route
@@ -90,6 +94,7 @@ def make_overview(
     reports: Iterable[RouteReport],
     intents: Iterable[Intent],
     weights: Weights,
+    felt: Mapping[Kind, FeltByProducers] | None = None,
     explain: Explain,
     now_s: float,
 ) -> Overview:
@@ -102,6 +107,7 @@ def make_overview(
         reports: how producers route, those that haven't expired.
         intents: what loads have announced, those that haven't expired.
         weights: what an operator has set.
+        felt: what producers feel that push their metrics; None: nobody could.
         explain: asked once, about the snapshot.
         now_s: of the clock that the history was fed with.
     """
@@ -109,6 +115,7 @@ def make_overview(
     throttles = None if snapshot is None else snapshot.throttles
     explanation = Explanation() if snapshot is None else explain(snapshot)
     reports = list(reports)
+    felt = felt or {}
     brokers: tuple[BrokerOverview, ...] = ()
     if cached is not None:
         past = history.past(now_s, from_s=_TREND_S, to_s=_TREND_MIN_S)
@@ -128,6 +135,8 @@ def make_overview(
         routes=_routes(reports, snapshot),
         num_routes=len(reports),
         num_fallback_routes=sum(report.reason is not None for report in reports),
+        producers=tuple(_producers(kind, each) for kind, each in felt.items() if each.num_clients),
+        num_unrouted_by_topic=_unrouted(felt.get("java"), reports),
         put_aside=_first(put_aside, MAX_PUT_ASIDE),
         weights=weights,
         failures=_first(statistics.failures, MAX_FAILURES),
@@ -262,6 +271,28 @@ def _topics(snapshot: ClusterSnapshot) -> tuple[TopicOverview, ...]:
     )
 
 
+def _producers(kind: Kind, felt: FeltByProducers) -> ProducersOverview:
+    return ProducersOverview(
+        client=kind,
+        num_clients=felt.num_clients,
+        queue_time_s=felt.queue_time_s,
+        throttle_time_s=felt.throttle_time_s,
+        latency_s_by_broker=_most(felt.latency_s_by_broker),
+        num_brokers=len(felt.latency_s_by_broker),
+    )
+
+
+def _unrouted(felt: FeltByProducers | None, reports: Iterable[RouteReport]) -> Mapping[str, int]:
+    """By topic that somebody follows, how many Java producers write it and don't."""
+    if felt is None:
+        return {}
+    routed = {report.topic: 0 for report in reports}
+    for report in reports:
+        routed[report.topic] += report.producer.startswith(JAVA_PRODUCER)
+    unrouted = {topic: felt.num_writing_by_topic.get(topic, 0) - count for topic, count in routed.items()}
+    return _most({topic: count for topic, count in unrouted.items() if count > 0})
+
+
 def _routes(reports: Sequence[RouteReport], snapshot: ClusterSnapshot | None) -> tuple[RouteOverview, ...]:
     def order(report: RouteReport) -> tuple[bool, int, str, str]:
         return report.reason is None, -(report.remaining_bytes or 0), report.topic, report.producer
@@ -319,10 +350,10 @@ def _rounded(utilisation: float | None) -> float | None:
     return None if utilisation is None else round(utilisation, 5)
 
 
-def _most(by_broker: Mapping[int, Part]) -> dict[int, Part]:
-    above_zero = [broker_id for broker_id, part in by_broker.items() if part]
-    most = heapq.nsmallest(MAX_HOLDERS, above_zero, key=lambda broker_id: (-by_broker[broker_id], broker_id))
-    return {broker_id: by_broker[broker_id] for broker_id in sorted(most)}
+def _most(parts: Mapping[Key, Part]) -> dict[Key, Part]:
+    above_zero = [key for key, part in parts.items() if part]
+    most = heapq.nsmallest(MAX_HOLDERS, above_zero, key=lambda key: (-parts[key], key))
+    return {key: parts[key] for key in sorted(most)}
 
 
 def _first(sentences: Mapping[str, str], count: int) -> dict[str, str]:

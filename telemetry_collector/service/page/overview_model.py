@@ -23,6 +23,7 @@ __all__ = [
     "Finding",
     "HistoryOverview",
     "Overview",
+    "ProducersOverview",
     "RouteOverview",
     "Severity",
     "TopicOverview",
@@ -143,6 +144,24 @@ class RouteOverview(_Shown):
     num_fallbacks: int
 
 
+class ProducersOverview(_Shown):
+    """What producers of one kind feel, of those that push their metrics through brokers.
+
+    Attributes:
+        client: whose producers: java or librdkafka.
+        num_clients, queue_time_s, throttle_time_s: as in `FeltByProducers`.
+        latency_s_by_broker: how long requests take, of the brokers where they take longest.
+        num_brokers: of how many that is known.
+    """
+
+    client: str
+    num_clients: int
+    queue_time_s: float | None
+    throttle_time_s: float | None
+    latency_s_by_broker: Mapping[int, float]
+    num_brokers: int
+
+
 class HistoryOverview(_Shown):
     """The last hour, oldest first: all sequences are of one length.
 
@@ -178,6 +197,8 @@ class Overview(_Shown):
         num_throttled_replicas: how many replicas are held to the brokers' throttles, as topics name them.
         num_moving: partitions that are being reassigned; None where that isn't known.
         routes: of the producers that report, fallbacks first.
+        producers: what those feel that push their metrics, by kind; empty where none does.
+        num_unrouted_by_topic: Java producers that push, write a topic with a route, and report none for it.
         put_aside: goals and score functions without a say, here or at a producer, and what they did.
         weights: what `/v1/weights` holds.
         failures: what was asked and has no answer, with the reason.
@@ -199,6 +220,8 @@ class Overview(_Shown):
     routes: tuple[RouteOverview, ...]
     num_routes: int
     num_fallback_routes: int
+    producers: tuple[ProducersOverview, ...] = ()
+    num_unrouted_by_topic: Mapping[str, int] = {}
     put_aside: Mapping[str, str]
     weights: Weights
     failures: Mapping[str, str]

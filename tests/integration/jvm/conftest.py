@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -93,6 +94,7 @@ StartSender = Callable[..., Sender]
 def start_sender(test_classes: Path, tmp_path: Path) -> Iterator[StartSender]:
     """Start producers with evenload's partitioner; they are closed in the end."""
     ending = ExitStack()
+    numbers = itertools.count(1)
 
     def start(
         settings: dict[str, Any],
@@ -108,12 +110,13 @@ def start_sender(test_classes: Path, tmp_path: Path) -> Iterator[StartSender]:
             "acks": "all",
             **settings,
         }
-        path = tmp_path / "sender.properties"
+        name = f"sender-{next(numbers)}"
+        path = tmp_path / f"{name}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in described.items()))
         classpath = [test_classes, evenload_jar(), *kafka_classpath(kafka_version=client_version)]
         command = [str(JAVA), "-cp", os.pathsep.join(map(str, classpath))]
         command += ["io.evenload.kafka.partitioner.Sender", str(path), topic, str(value_bytes)]
-        sender = Sender([*command, *(["keyed"] if keyed else [])], tmp_path / "sender.log")
+        sender = Sender([*command, *(["keyed"] if keyed else [])], tmp_path / f"{name}.log")
         ending.callback(sender.close)
         return sender
 

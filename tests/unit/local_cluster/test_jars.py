@@ -100,7 +100,7 @@ def test_jars_of_other_versions_are_said_to_be_unchecked_at_each_start(
         assert jars.kafka_classpath(said.append, kafka_version="4.1.0") == [cached, other]
     unchecked = (
         "1 of the jars of Kafka 4.1.0 have no known checksum, and run unchecked; "
-        "those of 3.3.2, 3.9.1, 4.3.1 are checked"
+        "those of 3.3.2, 3.7.2, 3.9.1, 4.3.1 are checked"
     )
     assert said == ["fetching Kafka 4.1.0 (about 44 MB, once)", unchecked, unchecked]
 

@@ -128,7 +128,9 @@ async def _serving(
             while collector.cache.latest() is None:
                 await asyncio.sleep(0.01)
         service = CollectorService(collector, config, weights_file=weights_file, **more)
-        async with TestClient(TestServer(make_app(service, more_routes))) as client:
+        server = TestServer(make_app(service, more_routes))
+        await server.start_server(auto_decompress=False)
+        async with TestClient(server) as client:
             house = asyncio.create_task(service.keep_house())
             yield Served(cluster, service, client)
             house.cancel()

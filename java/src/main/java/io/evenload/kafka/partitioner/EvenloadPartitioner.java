@@ -40,7 +40,7 @@ public final class EvenloadPartitioner implements Partitioner {
     @Override
     public void configure(Map<String, ?> configs) {
         settings = Settings.of(configs);
-        String who = RouteReader.PROCESS + "/" + settings.clientId;
+        String who = "java/" + RouteReader.PROCESS + "/" + settings.clientId; // telemetry_collector/reports.py
         // Two class loaders, or two containers, may name their producers alike.
         String random = Long.toHexString(ThreadLocalRandom.current().nextLong());
         name = who.substring(0, Math.min(NAME_MAX_CHARS, who.length())) + "#" + random;

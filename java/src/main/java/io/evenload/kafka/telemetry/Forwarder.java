@@ -5,8 +5,8 @@ import io.evenload.kafka.client.ServiceClient;
 import io.evenload.kafka.client.UnusableException;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.net.http.HttpRequest;
-import java.util.ArrayDeque;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -26,7 +26,7 @@ final class Forwarder implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(TelemetryPlugin.class);
     private static final long GATHER_NANOS = 200_000_000L;
     private static final long ENOUGH_BYTES = 1 << 20;
-    private static final int BODY_MAX_BYTES = 4 << 20; // before it is packed
+    private static final int BODY_MAX_BYTES = 1 << 20; // before it is packed; more isn't taken
     private static final long TIMEOUT_MS = 5000;
     private static final long BACKOFF_MIN_MS = 1000;
     private static final long BACKOFF_MAX_MS = 30_000;
@@ -110,10 +110,7 @@ final class Forwarder implements AutoCloseable {
     /** Whatever is wrong, the thread goes on: nobody would start another. */
     private void forwardUnlessWrong() throws InterruptedException {
         try {
-            ArrayDeque<Push> pushes = new ArrayDeque<>(queue.take(GATHER_NANOS, ENOUGH_BYTES));
-            while (!pushes.isEmpty()) {
-                forward(pushes);
-            }
+            forward(queue.take(GATHER_NANOS, ENOUGH_BYTES));
         } catch (InterruptedException error) {
             throw error;
         } catch (Throwable error) {
@@ -124,24 +121,22 @@ final class Forwarder implements AutoCloseable {
         }
     }
 
-    /** As many of them as one request takes. */
-    private void forward(ArrayDeque<Push> pushes) throws InterruptedException {
-        ByteArrayOutputStream body = new ByteArrayOutputStream();
-        int numReadable = 0;
-        try (GZIPOutputStream packing = new GZIPOutputStream(body)) {
-            for (int size = 0; !pushes.isEmpty() && size < BODY_MAX_BYTES; ) {
-                byte[] regrouped = regrouped(pushes.remove());
-                if (regrouped != null) {
-                    packing.write(regrouped);
-                    size += regrouped.length;
-                    numReadable++;
-                }
+    /** In as many requests as it takes. */
+    private void forward(Iterable<Push> pushes) throws InterruptedException {
+        Body body = new Body();
+        for (Push push : pushes) {
+            byte[] regrouped = regrouped(push);
+            if (regrouped == null) {
+                continue;
             }
-        } catch (IOException error) {
-            throw new IllegalStateException("a byte array can be written", error);
+            if (body.sizeBytes + regrouped.length > BODY_MAX_BYTES) {
+                send(body);
+                body = new Body();
+            }
+            body.add(regrouped);
         }
-        if (numReadable > 0) {
-            send(body.toByteArray(), numReadable);
+        if (body.numPushes > 0) {
+            send(body);
         }
     }
 
@@ -159,7 +154,7 @@ final class Forwarder implements AutoCloseable {
         }
     }
 
-    private void send(byte[] body, int numPushes) throws InterruptedException {
+    private void send(Body body) throws InterruptedException {
         try {
             if (service == null) {
                 service = new ServiceClient(settings.url, settings.tokenFile, settings.caFile, executor);
@@ -167,10 +162,10 @@ final class Forwarder implements AutoCloseable {
             HttpRequest.Builder request = service.request("/v1/metrics")
                     .header("Content-Type", "application/x-protobuf")
                     .header("Content-Encoding", "gzip")
-                    .POST(HttpRequest.BodyPublishers.ofByteArray(body));
+                    .POST(HttpRequest.BodyPublishers.ofByteArray(body.packed()));
             service.exchange(request, TIMEOUT_MS);
         } catch (UnusableException error) {
-            counts.failed.addAndGet(numPushes);
+            counts.failed.addAndGet(body.numPushes);
             if (!isInTrouble) {
                 isInTrouble = true;
                 LOG.warn(
@@ -183,7 +178,7 @@ final class Forwarder implements AutoCloseable {
             }
             return;
         }
-        counts.forwarded.addAndGet(numPushes);
+        counts.forwarded.addAndGet(body.numPushes);
         backoffMs = BACKOFF_MIN_MS;
         if (isInTrouble) {
             isInTrouble = false;
@@ -201,6 +196,41 @@ final class Forwarder implements AutoCloseable {
             counts.dropped.addAndGet(queue.clear());
         } finally {
             isResting = false;
+        }
+    }
+
+    /** Of one request, packed as it grows. */
+    private static final class Body {
+        int sizeBytes;
+        int numPushes;
+        private final ByteArrayOutputStream packed = new ByteArrayOutputStream();
+        private final GZIPOutputStream packing;
+
+        Body() {
+            try {
+                packing = new GZIPOutputStream(packed);
+            } catch (IOException error) {
+                throw new UncheckedIOException(error); // a byte array takes everything
+            }
+        }
+
+        void add(byte[] regrouped) {
+            try {
+                packing.write(regrouped);
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+            sizeBytes += regrouped.length;
+            numPushes++;
+        }
+
+        byte[] packed() {
+            try {
+                packing.close();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+            return packed.toByteArray();
         }
     }
 }

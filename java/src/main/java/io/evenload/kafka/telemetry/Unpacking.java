@@ -12,7 +12,8 @@ import java.util.zip.GZIPInputStream;
  * <p>What is none of protobuf, gzip and zstd is refused, and so is what would take more than {@link #MAX_BYTES}.
  */
 final class Unpacking {
-    static final int MAX_BYTES = 4 << 20;
+    // With what the broker knows of the client, it fits into one request to the collector service.
+    static final int MAX_BYTES = 960 << 10;
 
     private static final int PROTOBUF = 0x0a; // field 1, with a length: all that a push has at its top
     private static final int GZIP = 0x1f8b;

@@ -1,0 +1,74 @@
+"""`POST /v1/metrics`: what Kafka's clients push, as brokers with evenload's plugin hand it on (OTLP over
+HTTP).
+
+A request is `application/x-protobuf`, gzip or not; 200 says that it was taken, whatever is in it. A client's
+push that can't be read is counted, and costs nobody else's. Requests are read one after the other in a
+thread; when too many wait, they are refused: the plugin drops what it hands on then, and the next push says
+it anew.
+
+Read next: ../otlp.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from evenload.http_edge.browsers import RefusedError
+from evenload.telemetry_collector.pushed.client_figures import figures_of
+from evenload.telemetry_collector.pushed.pushed_clients import PushedClients
+from evenload.telemetry_collector.service.http.server import BODIES, SERVICE
+from evenload.telemetry_collector.service.otlp import pushes_in
+
+__all__ = ["pushed_routes"]
+
+_CONTENT_TYPE = "application/x-protobuf"
+_WAITING_MAX = 32
+
+
+def pushed_routes(clients: PushedClients) -> list[web.RouteDef]:
+    """For the application of a service; what is pushed goes to `clients`."""
+    turn = asyncio.Lock()
+    num_waiting = 0
+
+    async def post_metrics(request: web.Request) -> web.Response:
+        nonlocal num_waiting
+        if request.content_type != _CONTENT_TYPE:
+            raise RefusedError(415, f"metrics are sent here as {_CONTENT_TYPE}, by evenload's broker plugin")
+        body = await request.app[BODIES].read_binary(request)
+        if num_waiting >= _WAITING_MAX:
+            raise RefusedError(429, "more is pushed than can be read at the moment")
+        cached = request.app[SERVICE].latest
+        cluster_id = cached.snapshot.cluster_id if cached is not None else None
+        num_waiting += 1
+        try:
+            async with turn:
+                await asyncio.to_thread(_take, clients, body, cluster_id)
+        except ValueError as error:
+            raise RefusedError(400, str(error)) from error
+        finally:
+            num_waiting -= 1
+        return web.Response(content_type=_CONTENT_TYPE)
+
+    return [web.post("/v1/metrics", post_metrics)]
+
+
+def _take(clients: PushedClients, body: bytes, cluster_id: str | None) -> None:
+    """Have all pushes of a request heard.
+
+    Raises:
+        ValueError: it is no request of the plugin, or a broker of another cluster sends it; why, as a clause.
+    """
+    for push in pushes_in(body):
+        if push is None:
+            clients.count_unreadable()
+        elif cluster_id is not None and push.cluster_id not in ("", cluster_id):
+            raise ValueError(
+                f"it comes from a broker of cluster {push.cluster_id[:50]!r}, and this service measures "
+                f"cluster {cluster_id!r}; correct evenload.telemetry.url of the broker"
+            )
+        elif push.is_last:
+            clients.end(push.who.instance_id)
+        elif (figures := figures_of(push.points)) is not None:
+            clients.hear(push.who, figures)

@@ -1,0 +1,191 @@
+"""What real clients push through real brokers, old and new, is known of these by a collector service."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+from evenload.jvm.broker_plugin import plugin_properties
+from evenload.jvm.jar import evenload_jar
+from evenload.kafka_connection.clients import confluent_producer
+from evenload.kafka_plugin.topics import create_topic
+from evenload.local_cluster import LocalCluster, temporary_cluster
+from evenload.local_cluster.jars import KAFKA_VERSIONS
+from evenload.local_cluster.settings import free_ports, release_ports
+from evenload.telemetry_collector.subscription import subscribe
+
+StartSender = Callable[..., Any]
+WaitUntil = Callable[[Callable[[], bool]], None]
+
+MAIN = "from evenload.cli import main; main()"
+PATIENCE_S = 60
+BROKERS = {1, 2}
+TOPIC = "events"
+NUM_EACH = 3
+# What a client says when a broker has answered so that it will not push again.
+SILENCED = ("INVALID_RECORD", "InvalidRecord", "unrecoverable")
+
+
+class Place(NamedTuple):
+    """Brokers with the plugin, and the port that they were told."""
+
+    cluster: LocalCluster
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module", params=KAFKA_VERSIONS[1:])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Two brokers of each version whose clients push, with the plugin, and a topic on both."""
+    (port,) = free_ports(1)
+    with temporary_cluster(
+        kafka_version=request.param,
+        num_brokers=2,
+        broker_properties=plugin_properties(request.param, f"http://127.0.0.1:{port}"),
+        extra_jars=[evenload_jar()],
+    ) as cluster:
+        subscribe(cluster.connection, interval_s=1, by_topic=True)
+        create_topic(
+            cluster.connection,
+            TOPIC,
+            num_partitions=2,
+            replication=1,
+            assignments={0: [1], 1: [2]},
+            configs={},
+            timeout_s=60,
+        )
+        yield Place(cluster, port)
+    release_ports([port])
+
+
+@contextmanager
+def collector(place: Place) -> Iterator[None]:
+    """A collector service where brokers look for it."""
+    command = ["collector", "--json", "--port", str(place.port), "--interval", "0.5"]
+    command += ["--bootstrap-servers", place.cluster.bootstrap_servers]
+    process = subprocess.Popen([sys.executable, "-c", MAIN, *command], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        while line := process.stdout.readline():
+            if line.rstrip() == "}":
+                break
+        assert line, "it ended before it served"
+        yield
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def overview(place: Place) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{place.url}/v1/overview", timeout=PATIENCE_S) as response:
+        document: dict[str, Any] = json.load(response)
+    return document
+
+
+def felt(place: Place) -> dict[str, dict[str, Any]]:
+    return {each["client"]: each for each in overview(place)["producers"]}
+
+
+def test_what_producers_feel_is_known_of_the_right_brokers(
+    place: Place, start_sender: StartSender, wait_until: WaitUntil
+) -> None:
+    servers = place.cluster.bootstrap_servers
+    with ExitStack() as producing, collector(place):
+        settings = {"bootstrap.servers": servers, "evenload.url": place.url}
+        senders = [start_sender(settings, TOPIC) for _ in range(NUM_EACH)]
+        logs: list[str] = []
+        others = [
+            confluent_producer(
+                place.cluster.connection,
+                debug="telemetry",
+                log_level=7,
+                logger=_Heard(logs),
+                client_id=f"other-{number}",
+            )
+            for number in range(NUM_EACH)
+        ]
+        for other in others:
+            producing.callback(other.flush, PATIENCE_S)
+
+        def all_have_pushed() -> bool:
+            for sender in senders:
+                sender.send(200)
+            for other in others:
+                _send(other)
+            known = felt(place)
+            return all(
+                kind in known
+                and known[kind]["num_clients"] == NUM_EACH
+                and {int(broker_id) for broker_id in known[kind]["latency_s_by_broker"]} == BROKERS
+                for kind in ("java", "librdkafka")
+            )
+
+        wait_until(all_have_pushed)
+        known = felt(place)
+        assert known["java"]["queue_time_s"] is not None
+        wait_until(lambda: all(broker["request_latency_s"] for broker in overview(place)["brokers"]))
+
+        for sender in senders:
+            sender.close()
+        wait_until(lambda: "java" not in felt(place))  # each says in its last push that it ends
+        said = "".join(sender.log for sender in senders) + "".join(logs)
+    assert not [word for word in SILENCED if word in said]
+    assert any("telemetry" in line.lower() for line in logs)
+    for broker_id in place.cluster.broker_ids:
+        assert "can't be" not in _of_the_plugin(place.cluster.log_path(broker_id))
+
+
+def test_a_collector_that_is_gone_silences_nobody(
+    place: Place, start_sender: StartSender, wait_until: WaitUntil
+) -> None:
+    settings = {"bootstrap.servers": place.cluster.bootstrap_servers, "evenload.url": place.url}
+    sender = start_sender({**settings, "evenload.first.route.timeout.ms": 0}, TOPIC)
+
+    def has_pushed() -> bool:
+        sender.send(100)
+        return felt(place).get("java", {}).get("num_clients") == 1
+
+    with collector(place):
+        wait_until(has_pushed)
+
+    def is_in_trouble() -> bool:
+        sender.send(100)
+        said = [_of_the_plugin(place.cluster.log_path(each)) for each in place.cluster.broker_ids]
+        return any("doesn't take clients' metrics" in each for each in said)
+
+    wait_until(is_in_trouble)
+    with collector(place):
+        wait_until(has_pushed)
+    assert not [word for word in SILENCED if word in sender.log]
+
+
+class _Heard:
+    """What librdkafka logs."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def log(self, level: int, message: str, *arguments: Any) -> None:  # noqa: ARG002
+        self._lines.append(message % arguments if arguments else message)
+
+
+def _send(producer: Producer) -> None:
+    for partition in (0, 1):
+        producer.produce(TOPIC, b"value", partition=partition)
+    producer.poll(0)
+
+
+def _of_the_plugin(log_path: Path) -> str:
+    return "\n".join(line for line in log_path.read_text().splitlines() if "io.evenload" in line)
