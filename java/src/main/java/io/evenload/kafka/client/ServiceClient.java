@@ -10,6 +10,7 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.net.http.HttpTimeoutException;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.security.GeneralSecurityException;
@@ -38,6 +39,7 @@ import javax.net.ssl.TrustManagerFactory;
 public final class ServiceClient {
     private static final long CONNECT_TIMEOUT_MS = 2000;
     private static final int ANSWER_MAX_BYTES = 1 << 20;
+    private static final int SAID_MAX_BYTES = 300;
     private static final int OK = 200;
     private static final int NO_CONTENT = 204;
     private static final int NOT_MODIFIED = 304;
@@ -121,9 +123,16 @@ public final class ServiceClient {
         }
         int status = response.statusCode();
         if (status != OK && status != NO_CONTENT && status != NOT_MODIFIED) {
-            throw new RefusedException("it answered with status " + status, status);
+            throw new RefusedException("it answered with status " + status + said(response.body()), status);
         }
         return response;
+    }
+
+    /** What a refusal says, for a log: a sentence of the service's, or some proxy's page. */
+    private static String said(byte[] body) {
+        String text = new String(body, 0, Math.min(SAID_MAX_BYTES, body.length), StandardCharsets.UTF_8);
+        String line = text.replaceAll("\\p{Cntrl}", " ").trim();
+        return line.isEmpty() ? "" : ": " + line;
     }
 
     private String token() throws UnusableException {
