@@ -11,7 +11,7 @@ RANDOM_KILLS := tests/fault/kafka_plugin/test_random_kills.py
 # Keep compiled modules where the environment says not to: each process of Ray's would compile torch again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test tests test-tools setup check torture bench dist clean help
+.PHONY: demo test tests test-tools setup check torture bench java dist clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -52,9 +52,14 @@ check: setup ## format, lint, types, import directions
 bench: setup ## is it true? tables on the terminal, JSON and SVG in benchmarks/results/
 	$(BIN)/python -m benchmarks
 
-dist: setup ## what is released: sdist and wheel in dist/
-	$(BIN)/uv build --quiet
+java: ## the jar of java/ as it is released, and its tests; takes a JDK (11 or later) and Maven, as nothing else does
+	mvn --quiet --batch-mode --file java/pom.xml verify
+
+dist: setup java ## what is released: sdist and wheel in dist/, with the jar that Maven has built
+	cp java/target/evenload-kafka-*.jar evenload/jvm/evenload-kafka.jar
+	$(BIN)/uv build --quiet; status=$$?; rm evenload/jvm/evenload-kafka.jar; exit $$status
 
 clean: ## the environment, caches and the embedded cluster of this folder
 	-[ ! -x $(BIN)/evenload ] || $(BIN)/evenload down
+	rm -rf java/target evenload/jvm/evenload-kafka.jar
 	rm -rf $(VENV) .evenload demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

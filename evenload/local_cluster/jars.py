@@ -104,6 +104,25 @@ def tools_classpath(progress: Progress = lambda _: None) -> list[Path]:
     return [*kafka_classpath(progress), tools]
 
 
+def connect_classpath(progress: Progress = lambda _: None) -> list[Path]:
+    """The jars of a Kafka Connect worker; the last one is the connector that reads and writes files.
+
+    Raises:
+        JarsUnavailableError: they aren't cached and can't be fetched.
+        WrongJarError: one of them is another than it has to be.
+    """
+
+    def fetch(cache: Path) -> list[Path]:
+        wanted = (f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}", _LOG_ARTIFACT)
+        return _fetch(cache, wanted, with_dependencies=True)
+
+    what = f"Kafka Connect {KAFKA_VERSION} (33 MB, once)"
+    worker, _ = _cached_or_fetched(f"connect-{KAFKA_VERSION}", what, fetch, progress, is_pinned=True)
+    what = f"Kafka Connect's file connector {KAFKA_VERSION} (1 MB, once)"
+    artifact = "org.apache.kafka:connect-file"
+    return [*worker, _pinned_jar("connect-file", artifact, KAFKA_VERSION, what, progress)]
+
+
 def exporter_jar(progress: Progress = lambda _: None) -> Path:
     """The Java agent that serves a broker's own metrics to Prometheus (the JMX exporter).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from evenload.jvm.broker_plugin import plugin_properties
+from evenload.local_cluster.jars import KAFKA_VERSION
+
 COMPOSE = Path(__file__).parents[3] / "docker-compose.yml"
+DOCKER = COMPOSE.parent / "deploy" / "docker"
 
 
 @pytest.fixture
@@ -42,8 +47,29 @@ def test_every_broker_votes_under_its_own_name_and_advertises_the_port_it_publis
         assert broker["ports"] == [f"127.0.0.1:2909{number}:2909{number}"]
 
 
-def test_the_ray_image_is_the_ray_that_is_pinned(compose: dict[str, Any]) -> None:
-    assert f":{importlib.metadata.version('ray')}-" in compose["services"]["ray-head"]["image"]
+def test_images_are_built_of_exact_versions_and_the_ones_that_are_pinned(compose: dict[str, Any]) -> None:
+    built = {service["build"]["dockerfile"] for service in compose["services"].values() if "build" in service}
+    assert built == {str(path.relative_to(COMPOSE.parent)) for path in DOCKER.iterdir()}
+    bases = {
+        path.name: re.findall(r"^FROM (\S+)", path.read_text(), re.MULTILINE) for path in DOCKER.iterdir()
+    }
+    assert all(re.search(r":\d+\.\d+\.\d+", base) for found in bases.values() for base in found)
+    assert f":{importlib.metadata.version('ray')}-" in bases["trainer.Dockerfile"][0]
+    assert bases["broker.Dockerfile"][-1] == f"apache/kafka:{KAFKA_VERSION}"
+
+
+def test_brokers_hand_on_to_the_collector_what_clients_push(compose: dict[str, Any]) -> None:
+    told = plugin_properties(KAFKA_VERSION, "http://collector:9405")
+    for number in (1, 2, 3):
+        environment = compose["services"][f"broker-{number}"]["environment"]
+        # As Kafka's image reads it.
+        assert (
+            told.items()
+            <= {
+                name.removeprefix("KAFKA_").lower().replace("_", "."): value
+                for name, value in environment.items()
+            }.items()
+        )
 
 
 def test_prometheus_scrapes_the_port_that_the_collector_serves(compose: dict[str, Any]) -> None:
