@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from typing import NamedTuple
 
 from aiohttp import web
 
 from evenload.http_edge.browsers import RefusedError
 
-__all__ = ["Bodies", "objects_bytes"]
+__all__ = ["Bodies", "Packed", "objects_bytes"]
 
 _ARRIVING_MAX_BYTES = 64 << 20
 _GZIP = 16 + zlib.MAX_WBITS
@@ -27,6 +28,13 @@ _VALUE_BYTES = 150
 def objects_bytes(text: bytes | bytearray) -> int:
     """About how many bytes a JSON text takes as Python objects, other than long texts beyond ASCII."""
     return len(text) + _VALUE_BYTES * sum(text.count(mark) for mark in _BEFORE_VALUES)
+
+
+class Packed(NamedTuple):
+    """A body as it came."""
+
+    body: bytes
+    is_gzip: bool
 
 
 class Bodies:
@@ -58,26 +66,33 @@ class Bodies:
             raise RefusedError(413, "it holds more values than are read at a time; send fewer")
         return body
 
-    async def read_binary(self, request: web.Request) -> bytes:
-        """All of it, of any kind, unpacked where it is said to be gzip; the bound holds before and after.
+    async def read_packed(self, request: web.Request) -> Packed:
+        """All of it, of any kind, to be unpacked by `unpacked`.
 
         Raises:
-            RefusedError: it is too large, too slow, packed in another way or badly, or others take all the
+            RefusedError: it is too large, too slow, packed by something else than gzip, or others take all
+            the
                 room.
         """
         packing = request.headers.get("Content-Encoding", "identity")
         if packing not in ("identity", "gzip"):
             raise RefusedError(415, "what is sent here is compressed by gzip or not at all")
-        body = await self._arrived(request)
-        return self._unpacked(body) if packing == "gzip" else body
+        return Packed(await self._arrived(request), is_gzip=packing == "gzip")
 
-    def _unpacked(self, body: bytes) -> bytes:
+    def unpacked(self, packed: Packed) -> bytes:
+        """What was packed, within the same bound. Takes milliseconds: for another thread than the loop's.
+
+        Raises:
+            RefusedError: it is larger than that, or can't be unpacked.
+        """
+        if not packed.is_gzip:
+            return packed.body
         unpacking = zlib.decompressobj(_GZIP)
         try:
-            unpacked = unpacking.decompress(body, self._max_bytes)
+            unpacked = unpacking.decompress(packed.body, self._max_bytes + 1)
         except zlib.error as error:
             raise RefusedError(400, "it is said to be gzip, and can't be unpacked") from error
-        if unpacking.unconsumed_tail:
+        if len(unpacked) > self._max_bytes:
             raise self._too_large()
         if not unpacking.eof or unpacking.unused_data:
             raise RefusedError(400, "it is said to be gzip, and is cut off or goes on after its end")

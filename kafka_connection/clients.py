@@ -102,6 +102,8 @@ def confluent_consumer(connection: Connection, **overrides: Any) -> Consumer:
             # An offset that is gone is an error: jumping elsewhere would lose or repeat samples.
             "auto.offset.reset": "error",
             "check.crcs": True,
+            # It has nothing to tell brokers that anybody uses.
+            "enable.metrics.push": False,
             "logger": _librdkafka_log,
             **_confluent_config(connection),
             **_dotted(overrides),

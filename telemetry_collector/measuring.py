@@ -56,6 +56,7 @@ from evenload.telemetry_collector.sources.observation import (
     HeardThrottles,
     Observations,
 )
+from evenload.telemetry_collector.sources.pushed_metrics import PushedMetricsSource
 from evenload.telemetry_collector.sources.source import Observation, Question, Source
 from evenload.telemetry_collector.statistics import StatisticsCounter
 
@@ -135,6 +136,7 @@ class Measuring:
             forget_broker_after_s=config.forget_broker_after_s,
             metrics_sources=[source.name for source in sources if not source.is_essential],
             metrics_max_age_s=_METRICS_LIFE * config.metrics_interval_s,
+            metrics_claims=[source.name for source in sources if isinstance(source, PushedMetricsSource)],
         )
         self._conversations: dict[tuple[str, int | None], _Conversation] = {}
         self._awaited: set[_Conversation] = set()

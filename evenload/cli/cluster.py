@@ -6,6 +6,7 @@ The embedded cluster is imported where it is needed: an install without `[local]
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,7 @@ class CapacityList(click.ParamType[list[int]]):
     f"the collector service at this URL, or at {_COLLECTOR_URL}. Its token to ingest: "
     "EVENLOAD_COLLECTOR_TOKEN_FILE.",
 )
+@click.option("--no-telemetry", "telemetry_url", flag_value="", help="Have them hand on nothing any more.")
 @json_option
 def up(
     *,
@@ -101,31 +103,35 @@ def up(
 def _with_plugin(
     kept: LocalCluster | None, url: str | None, kafka_version: str | None, output: Output
 ) -> Mapping[str, Any]:
-    """What a cluster is given so that its brokers have the telemetry plugin; nothing if nobody wants it."""
-    from evenload.jvm.broker_plugin import OLDEST_KAFKA, URL, is_in, plugin_properties
+    """What a cluster is given so that its brokers have the telemetry plugin, or not any more.
+
+    Args:
+        url: of the service; "": no plugin; None: as it was.
+    """
+    from evenload.jvm.broker_plugin import OLDEST_KAFKA, URL, is_in, plugin_properties, without_plugin
     from evenload.jvm.jar import evenload_jar
     from evenload.local_cluster.jars import KAFKA_VERSION, is_older
 
     told = kept.broker_properties if kept is not None else {}
-    if url is None:
-        if not is_in(told):
-            return {}
-        url = told[URL]
-    if not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url!r} is not http://HOST:PORT, nor https", param_hint="--telemetry")
-    version = kafka_version or (kept.kafka_version if kept is not None else KAFKA_VERSION)
-    if is_older(version, OLDEST_KAFKA):
-        raise click.BadParameter(
-            f"clients push their metrics from Kafka {OLDEST_KAFKA} on, and this is {version}",
-            param_hint="--telemetry",
-        )
-    token = os.environ.get("EVENLOAD_COLLECTOR_TOKEN_FILE")
-    wanted = {**told, **plugin_properties(version, url, Path(token).absolute() if token else None)}
+    version = kept.kafka_version if kept is not None else kafka_version or KAFKA_VERSION
+    if (url is None and not is_in(told)) or kafka_version not in (None, version):  # which is refused
+        return {}
+    wanted, jars = without_plugin(told), []
+    if url != "":
+        url = url or told[URL]
+        if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", url):
+            raise click.BadParameter(f"{url!r} is not http://HOST:PORT, nor https", param_hint="--telemetry")
+        if is_older(version, OLDEST_KAFKA):
+            raise click.BadParameter(
+                f"clients push their metrics from Kafka {OLDEST_KAFKA} on, and this is {version}",
+                param_hint="--telemetry",
+            )
+        token = os.environ.get("EVENLOAD_COLLECTOR_TOKEN_FILE")
+        wanted = plugin_properties(version, url, Path(token).absolute() if token else None, among=told)
+        jars = [evenload_jar(output.note)]
     if wanted != told and kept is not None and kept.is_running:
-        output.note(
-            "brokers that run load the plugin when they start next: `evenload down`, then `evenload up`"
-        )
-    return {"broker_properties": wanted, "extra_jars": [evenload_jar(output.note)]}
+        output.note("brokers that run are told when they start next: `evenload down`, then `evenload up`")
+    return {"broker_properties": wanted, "extra_jars": jars}
 
 
 @click.command()

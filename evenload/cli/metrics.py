@@ -30,7 +30,7 @@ def metrics() -> None:
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(1, 3600),
+    type=click.FloatRange(1, 600),
     default=10.0,
     show_default=True,
     help="Seconds from one push of a client to its next.",
@@ -46,14 +46,15 @@ def metrics() -> None:
 def subscribe(*, interval_s: float, by_topic: bool, connection: Connection, output: Output) -> None:
     """Ask clients for the figures that are used, and for no others.
 
-    Clients learn of it when they ask their broker next: new ones at once, others within five minutes.
+    Clients of Java and of librdkafka are asked, new ones at once, others within five minutes.
     Subscriptions of others stay as they are.
     """
     from evenload.telemetry_collector.subscription import subscribe
 
-    subscription = subscribe(connection, interval_s=interval_s, by_topic=by_topic)
-    output.document(asdict(subscription))
-    _show(subscription, output)
+    ours = subscribe(connection, interval_s=interval_s, by_topic=by_topic)
+    output.document({"subscriptions": [asdict(each) for each in ours]})
+    for each in ours:
+        _show(each, output)
 
 
 @metrics.command()

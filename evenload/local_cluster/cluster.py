@@ -314,7 +314,10 @@ class LocalCluster:
         runtime = java_runtime(self._progress, kafka_version=settings.kafka_version)
         for jar in settings.extra_jars:
             if not jar.is_file():  # or brokers would die for want of a class
-                raise LocalClusterError(f"{jar}, which the cluster's servers load, isn't there any more")
+                raise LocalClusterError(
+                    f"{jar}, which the cluster's servers load, isn't there any more; `evenload up` brings "
+                    f"it back"
+                )
         # At the end, as an archive of classes holds for whatever begins with its class path.
         return replace(runtime, classpath=(*runtime.classpath, *settings.extra_jars))
 

@@ -10,8 +10,9 @@ Java's producers and librdkafka's say it under the same names, and mean differen
 | bytes by broker and topic | yes | no |
 
 So figures carry their client's kind, and those of two kinds are never compared. What isn't a producer's,
-isn't about a broker (addresses from the configuration and coordinators have numbers, too) or isn't a number
-is left out: Java says NaN, and librdkafka 0, for what wasn't measured.
+isn't about a broker that is there, or isn't a number is left out. Clients call what they are told to begin
+with by numbers below 0, and Java calls a coordinator by 2^31 - 1 less its broker's id. What wasn't measured
+is NaN to Java and 0 to librdkafka.
 
 Pure. Sources: KIP-714; Kafka's SenderMetricsRegistry and NetworkClient, librdkafka's
 rdkafka_telemetry_encode.h. Read next: pushed_clients.py.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -42,13 +43,10 @@ METRICS = frozenset({_LATENCY, _BYTES_TO_NODE, BY_TOPIC, _QUEUE_TIME, _THROTTLE_
 """Names of the metrics that are looked at: what clients have to be asked for."""
 
 _MS = 1e-3
-# Coordinators are called by 2^31 - 1 less their broker's id; no cluster has as many brokers as are left.
-_BROKER_ID_MAX = 2**31 - 1 - 2**20
 _JAVA_NODE = re.compile(r"node-(\d{1,10})")
 _TIME_MAX_S = 3600.0
 _BYTES_MAX = 2.0**60
 _SPAN_MIN_S = 0.5  # a rate over less says little
-_TOPIC_NAME_MAX = 249
 
 
 class Point(NamedTuple):
@@ -98,11 +96,15 @@ class ClientFigures:
         )
 
 
-def figures_of(points: Iterable[Point]) -> ClientFigures | None:
+def figures_of(
+    points: Iterable[Point], *, brokers: Container[int], topics: Container[str]
+) -> ClientFigures | None:
     """What a push says, of whatever it holds; None: nothing about brokers that a producer writes to.
 
     Args:
         points: those of `METRICS`; of several with the same name and attributes, the last one counts.
+        brokers: those that are there. Figures about others would be compared with theirs, too.
+        topics: those that matter.
     """
     latencies_s: dict[Kind, dict[int, float]] = {"java": {}, "librdkafka": {}}
     to_brokers: dict[int, float] = {}
@@ -112,15 +114,15 @@ def figures_of(points: Iterable[Point]) -> ClientFigures | None:
     for point in points:
         if point.name == _LATENCY:
             node, latency_s = _node(point.attributes), _seconds(point.value)
-            if node is not None and latency_s:
+            if node is not None and node.broker_id in brokers and latency_s:
                 latencies_s[node.kind][node.broker_id] = latency_s
         elif point.name == _BYTES_TO_NODE:
             node, rate = _node(point.attributes), _per_s(point)
-            if node is not None and rate is not None:
+            if node is not None and node.broker_id in brokers and rate is not None:
                 to_brokers[node.broker_id] = rate
         elif point.name == BY_TOPIC:
             topic, rate = point.attributes.get("topic"), _per_s(point)
-            if isinstance(topic, str) and len(topic) <= _TOPIC_NAME_MAX and rate is not None:
+            if isinstance(topic, str) and topic in topics and rate is not None:
                 to_topics[topic] = rate
         elif point.name == _QUEUE_TIME:
             queue_time_s = _seconds(point.value)
@@ -154,7 +156,7 @@ class _Node(NamedTuple):
 
 
 def _node(attributes: Mapping[str, str | int]) -> _Node | None:
-    """Which broker is meant; None: none that could have data."""
+    """Which broker is meant; None: none."""
     named, numbered = attributes.get("node_id"), attributes.get("node.id")
     if isinstance(named, str) and (found := _JAVA_NODE.fullmatch(named)):
         node = _Node("java", int(found[1]))
@@ -162,7 +164,7 @@ def _node(attributes: Mapping[str, str | int]) -> _Node | None:
         node = _Node("librdkafka", numbered)
     else:
         return None
-    return node if 0 <= node.broker_id <= _BROKER_ID_MAX else None
+    return node
 
 
 def _seconds(value_ms: float) -> float | None:

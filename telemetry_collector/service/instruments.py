@@ -149,20 +149,18 @@ def _pushed_instruments(pushed: PushedClients) -> tuple[Instrument, ...]:
             read=_labelled(lambda: _felt(pushed, lambda felt: felt.queue_time_s)),
         ),
         Instrument(
-            name="evenload_producer_throttle_time_seconds",
-            unit="s",
+            name="evenload_throttled_producers",
+            unit="1",
             kind="gauge",
-            description="Highest mean time for which brokers' quotas hold back a pushing producer; none "
-            "where nobody says.",
+            description="Those of them that say that brokers hold them back by quota.",
             labels=("client",),
-            read=_labelled(lambda: _felt(pushed, lambda felt: felt.throttle_time_s)),
+            read=_labelled(lambda: _felt(pushed, lambda felt: felt.num_throttled)),
         ),
         Instrument(
             name="evenload_broker_felt_latency_seconds",
             unit="s",
             kind="gauge",
-            description="Median over pushing producers of how long a broker takes over a request, cut where "
-            "few could bend it.",
+            description="Median over pushing producers of how long a broker takes over a request.",
             labels=("broker_id", "client"),
             read=lambda _: [
                 Point((str(broker_id), kind), latency_s)

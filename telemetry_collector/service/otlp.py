@@ -9,7 +9,7 @@ Read next: pushed/client_figures.py, which knows what the numbers mean.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from google.protobuf.empty_pb2 import Empty
@@ -31,6 +31,7 @@ __all__ = ["Push", "pushes_in"]
 _RESOURCE_METRICS = 1  # the request's only field
 _LENGTH_DELIMITED = 2
 _POINTS_MAX = 2000  # of a push; a producer that writes to 500 brokers has 1,500
+_METRICS_MAX = 10_000
 _TEXT_MAX_CHARS = 300
 _NS = 1e-9
 _MS = 1e-3
@@ -80,14 +81,13 @@ def _push(told: ResourceMetrics) -> Push | None:
     instance_id = _text(attributes, "evenload.client.instance.id")
     if not instance_id:
         raise ValueError("it doesn't come from evenload's plugin, which says which client has pushed")
-    points = list(islice(_points(told), _POINTS_MAX + 1))
-    if len(points) > _POINTS_MAX:
+    points = _points(told)
+    if points is None:
         return None
     interval_ms = attributes.get("evenload.push.interval.ms")
     return Push(
         who=PushingClient(
             instance_id=instance_id,
-            client_id=_text(attributes, "evenload.client.id"),
             address=_text(attributes, "evenload.client.address"),
             interval_s=interval_ms * _MS if isinstance(interval_ms, int) and interval_ms > 0 else None,
         ),
@@ -97,11 +97,14 @@ def _push(told: ResourceMetrics) -> Push | None:
     )
 
 
-def _points(told: ResourceMetrics) -> Iterator[Point]:
-    for scope in told.scope_metrics:
-        for metric in scope.metrics:
-            if metric.name in METRICS:
-                yield from _points_of(metric)
+def _points(told: ResourceMetrics) -> list[Point] | None:
+    """Those of interest; None: there are more than are taken, or too many of others to look through."""
+    metrics = list(islice(chain.from_iterable(s.metrics for s in told.scope_metrics), _METRICS_MAX + 1))
+    if len(told.scope_metrics) > _METRICS_MAX or len(metrics) > _METRICS_MAX:
+        return None
+    wanted = chain.from_iterable(_points_of(metric) for metric in metrics if metric.name in METRICS)
+    points = list(islice(wanted, _POINTS_MAX + 1))
+    return points if len(points) <= _POINTS_MAX else None
 
 
 def _points_of(metric: Metric) -> Iterator[Point]:

@@ -23,7 +23,7 @@ Times are monotonic seconds. Read next: byte_rate.py; observation.py, which puts
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evenload.telemetry_collector.sources.byte_rate import ByteRate
@@ -66,10 +66,15 @@ class MetricsBook:
     Args:
         source_names: who will tell something; of equals, the first counts.
         max_age_s: how long what was told counts, in seconds.
+        claims: those of them that hand on what anybody may have made up; their latencies count only while no
+            other source knows any.
     """
 
-    def __init__(self, source_names: Sequence[str], *, max_age_s: float) -> None:
+    def __init__(
+        self, source_names: Sequence[str], *, max_age_s: float, claims: Collection[str] = ()
+    ) -> None:
         self._told: dict[str, dict[int, _Told]] = {name: {} for name in source_names}
+        self._claims = claims
         self._max_age_s = max_age_s
 
     def hear(self, source_name: str, broker_id: int, metrics: BrokerMetrics, *, asked_at_s: float) -> None:
@@ -104,15 +109,16 @@ class MetricsBook:
 
     def request_latencies_s(self, *, now_s: float) -> Mapping[int, float]:
         """By broker id, what one of the sources has told lately; brokers that it doesn't know are absent."""
-        by_source = [
-            {
+        by_source = {
+            name: {
                 broker_id: told.latest.request_latency_s
                 for broker_id, told in by_broker.items()
                 if self._counts(told, now_s) and told.latest.request_latency_s is not None
             }
-            for by_broker in self._told.values()
-        ]
-        return max(by_source, key=len, default={})
+            for name, by_broker in self._told.items()
+        }
+        measured = {name: found for name, found in by_source.items() if found and name not in self._claims}
+        return max((measured or by_source).values(), key=len, default={})
 
     def _counts(self, told: _Told, now_s: float) -> bool:
         return now_s - told.asked_at_s <= self._max_age_s

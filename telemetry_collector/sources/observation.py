@@ -32,9 +32,10 @@ only used to say them. Read next: collector.py, which holds the conversations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 from typing import NamedTuple
 
 from evenload.telemetry_collector.snapshot import (
@@ -60,6 +61,9 @@ __all__ = [
 ]
 
 MISSES_MAX = 3
+# What producers say that they send to a broker counts up to there, whoever makes it up: the mean of what
+# brokers take is at least half their median, so the score function `ingest_rate` stays at a quarter or more.
+_SENT_MIN_BYTES_PER_S, _SENT_FACTOR = float(4 << 20), 2.0
 
 _Topics = Mapping[str, Mapping[int, PartitionSnapshot]]
 
@@ -211,6 +215,7 @@ class Observations:
         forget_broker_after_s: how long a broker that nothing refers to any more is kept.
         metrics_sources: names of the sources that will tell metrics, in the order in which they count.
         metrics_max_age_s: how long metrics count.
+        metrics_claims: those sources that hand on what anybody may have made up.
     """
 
     def __init__(
@@ -220,11 +225,12 @@ class Observations:
         forget_broker_after_s: float = 600.0,
         metrics_sources: Sequence[str] = (),
         metrics_max_age_s: float = 30.0,
+        metrics_claims: Collection[str] = (),
     ) -> None:
         self._capacities = dict(capacity_bytes_by_broker or {})
         self._forget_after_s = forget_broker_after_s
         self._brokers: dict[int, _BrokerRecord] = {}
-        self._metrics = MetricsBook(metrics_sources, max_age_s=metrics_max_age_s)
+        self._metrics = MetricsBook(metrics_sources, max_age_s=metrics_max_age_s, claims=metrics_claims)
         self._layout: ClusterLayout | None = None
         self._layout_at_s = 0.0
         self._replica_ids: frozenset[int] = frozenset()
@@ -328,6 +334,8 @@ class Observations:
             return None
         to_wall_s = wall_now_s - now_s
         latencies_s = self._metrics.request_latencies_s(now_s=now_s)
+        stored = [rate for each in self._brokers.values() if (rate := each.ingest.bytes_per_s) is not None]
+        sent_max = max(_SENT_MIN_BYTES_PER_S, _SENT_FACTOR * median(stored)) if stored else 0.0
         snapshot = ClusterSnapshot(
             cluster_id=layout.cluster_id,
             taken_at_s=self._measured_at_s + to_wall_s,
@@ -335,7 +343,9 @@ class Observations:
                 broker_id: self._broker_snapshot(
                     broker_id,
                     record,
-                    ingest_bytes_per_s=self._ingest_bytes_per_s(broker_id, record, now_s),
+                    ingest_bytes_per_s=self._ingest_bytes_per_s(
+                        broker_id, record, now_s=now_s, sent_max_bytes_per_s=sent_max
+                    ),
                     request_latency_s=latencies_s.get(broker_id),
                     to_wall_s=to_wall_s,
                 )
@@ -373,15 +383,18 @@ class Observations:
             log_dirs=record.log_dirs,
         )
 
-    def _ingest_bytes_per_s(self, broker_id: int, record: _BrokerRecord, now_s: float) -> float | None:
+    def _ingest_bytes_per_s(
+        self, broker_id: int, record: _BrokerRecord, *, now_s: float, sent_max_bytes_per_s: float
+    ) -> float | None:
         """As its metrics say, which don't overlook what was deleted meanwhile; else by what it holds.
 
-        What producers say that they send isn't overlooked then either; but some of it alone tells nothing.
+        What producers say that they send isn't overlooked then either, as far as it can be believed.
         """
         told = self._metrics.ingest_bytes_per_s(broker_id, now_s=now_s)
         if told is not None or record.ingest.bytes_per_s is None:
             return told
-        return max(record.ingest.bytes_per_s, self._metrics.sent_bytes_per_s(broker_id, now_s=now_s))
+        sent = min(self._metrics.sent_bytes_per_s(broker_id, now_s=now_s), sent_max_bytes_per_s)
+        return max(record.ingest.bytes_per_s, sent)
 
     def _forget_before(self, limit_s: float) -> None:
         for broker_id in [b for b, record in self._brokers.items() if record.referred_at_s < limit_s]:

@@ -9,6 +9,8 @@ Read next: pushed/pushed_clients.py, which makes figures of claims.
 
 from __future__ import annotations
 
+import asyncio
+
 from evenload.telemetry_collector.errors import CollectorClosedError
 from evenload.telemetry_collector.pushed.client_figures import Kind
 from evenload.telemetry_collector.pushed.pushed_clients import PushedClients
@@ -40,9 +42,9 @@ class PushedMetricsSource:
         if self._is_closed:
             raise CollectorClosedError("the source has been closed")
         assert question.broker_id is not None
-        felt = self._clients.felt()[self._kind]
+        felt = (await asyncio.to_thread(self._clients.felt))[self._kind]
         return BrokerMetrics(
-            request_latency_s=felt.latency_s_by_broker.get(question.broker_id),
+            request_latency_s=felt.cut_latency_s(question.broker_id),
             sent_bytes_per_s=felt.sent_bytes_per_s_by_broker.get(question.broker_id),
         )
 

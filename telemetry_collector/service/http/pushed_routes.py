@@ -2,7 +2,8 @@
 HTTP).
 
 A request is `application/x-protobuf`, gzip or not; 200 says that it was taken, whatever is in it. A client's
-push that can't be read is counted, and costs nobody else's. Requests are read one after the other in a
+push that can't be read is counted, and costs nobody else's. Until the cluster has been measured nothing is
+taken, as only figures about its own brokers are. Requests are unpacked and read one after the other in a
 thread; when too many wait, they are refused: the plugin drops what it hands on then, and the next push says
 it anew.
 
@@ -20,6 +21,7 @@ from evenload.telemetry_collector.pushed.client_figures import figures_of
 from evenload.telemetry_collector.pushed.pushed_clients import PushedClients
 from evenload.telemetry_collector.service.http.server import BODIES, SERVICE
 from evenload.telemetry_collector.service.otlp import pushes_in
+from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 __all__ = ["pushed_routes"]
 
@@ -36,15 +38,18 @@ def pushed_routes(clients: PushedClients) -> list[web.RouteDef]:
         nonlocal num_waiting
         if request.content_type != _CONTENT_TYPE:
             raise RefusedError(415, f"metrics are sent here as {_CONTENT_TYPE}, by evenload's broker plugin")
-        body = await request.app[BODIES].read_binary(request)
+        cached = request.app[SERVICE].latest
+        if cached is None:
+            raise RefusedError(503, "nothing has been measured yet")
+        bodies = request.app[BODIES]
+        packed = await bodies.read_packed(request)
         if num_waiting >= _WAITING_MAX:
             raise RefusedError(429, "more is pushed than can be read at the moment")
-        cached = request.app[SERVICE].latest
-        cluster_id = cached.snapshot.cluster_id if cached is not None else None
         num_waiting += 1
         try:
             async with turn:
-                await asyncio.to_thread(_take, clients, body, cluster_id)
+                body = await asyncio.to_thread(bodies.unpacked, packed)
+                await asyncio.to_thread(_take, clients, body, cached.snapshot)
         except ValueError as error:
             raise RefusedError(400, str(error)) from error
         finally:
@@ -54,21 +59,23 @@ def pushed_routes(clients: PushedClients) -> list[web.RouteDef]:
     return [web.post("/v1/metrics", post_metrics)]
 
 
-def _take(clients: PushedClients, body: bytes, cluster_id: str | None) -> None:
+def _take(clients: PushedClients, body: bytes, snapshot: ClusterSnapshot) -> None:
     """Have all pushes of a request heard.
 
     Raises:
         ValueError: it is no request of the plugin, or a broker of another cluster sends it; why, as a clause.
     """
     for push in pushes_in(body):
-        if push is None:
-            clients.count_unreadable()
-        elif cluster_id is not None and push.cluster_id not in ("", cluster_id):
+        if push is not None and push.cluster_id not in ("", snapshot.cluster_id):
             raise ValueError(
                 f"it comes from a broker of cluster {push.cluster_id[:50]!r}, and this service measures "
-                f"cluster {cluster_id!r}; correct evenload.telemetry.url of the broker"
+                f"cluster {snapshot.cluster_id!r}; correct evenload.telemetry.url of the broker"
             )
-        elif push.is_last:
+        clients.count(is_readable=push is not None)
+        if push is None:
+            continue
+        figures = figures_of(push.points, brokers=snapshot.brokers, topics=snapshot.topics)
+        if push.is_last:
             clients.end(push.who.instance_id)
-        elif (figures := figures_of(push.points)) is not None:
+        elif figures is not None:
             clients.hear(push.who, figures)

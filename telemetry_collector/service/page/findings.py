@@ -142,9 +142,8 @@ def _unrouted(overview: Overview) -> Iterator[Finding]:
         yield Finding(
             kind=f"unrouted {topic}",
             severity="notice",
-            text=f"{_many(count, 'Java producer')} of topic {topic!r} "
-            f"{'doesn' if count == 1 else 'don'}'t report to follow its shares: records with keys, or no "
-            "partitioner of evenload's.",
+            text=f"{_many(count, 'Java producer')} {'writes' if count == 1 else 'write'} topic {topic!r} "
+            "without following its shares: for records with keys, or for want of evenload's partitioner.",
         )
 
 

@@ -79,18 +79,22 @@ class LivePage:
 
     async def _make(self, service: CollectorService) -> bytes:
         weights = service.weights or Weights()
-        make = partial(
-            make_overview,
-            service.latest,
-            service.collector.statistics,
-            self._history,
-            reports=[*service.decided, *service.reports],
-            intents=service.intents,
-            weights=weights,
-            felt=service.pushed.felt(),
-            explain=partial(self._explain, weights=weights),
-            now_s=time.monotonic(),
-        )
+        latest, statistics = service.latest, service.collector.statistics
+        reports, intents = [*service.decided, *service.reports], service.intents
+
+        def make() -> Overview:
+            return make_overview(
+                latest,
+                statistics,
+                self._history,
+                reports=reports,
+                intents=intents,
+                weights=weights,
+                felt=service.pushed.felt(),
+                explain=partial(self._explain, weights=weights),
+                now_s=time.monotonic(),
+            )
+
         return await in_daemon_thread(partial(_encode, make), name="evenload-overview")
 
 

@@ -276,7 +276,7 @@ def _producers(kind: Kind, felt: FeltByProducers) -> ProducersOverview:
         client=kind,
         num_clients=felt.num_clients,
         queue_time_s=felt.queue_time_s,
-        throttle_time_s=felt.throttle_time_s,
+        num_throttled=felt.num_throttled,
         latency_s_by_broker=_most(felt.latency_s_by_broker),
         num_brokers=len(felt.latency_s_by_broker),
     )

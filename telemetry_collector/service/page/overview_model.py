@@ -149,7 +149,7 @@ class ProducersOverview(_Shown):
 
     Attributes:
         client: whose producers: java or librdkafka.
-        num_clients, queue_time_s, throttle_time_s: as in `FeltByProducers`.
+        num_clients, queue_time_s, num_throttled: as in `FeltByProducers`.
         latency_s_by_broker: how long requests take, of the brokers where they take longest.
         num_brokers: of how many that is known.
     """
@@ -157,7 +157,7 @@ class ProducersOverview(_Shown):
     client: str
     num_clients: int
     queue_time_s: float | None
-    throttle_time_s: float | None
+    num_throttled: int
     latency_s_by_broker: Mapping[int, float]
     num_brokers: int
 
@@ -198,7 +198,8 @@ class Overview(_Shown):
         num_moving: partitions that are being reassigned; None where that isn't known.
         routes: of the producers that report, fallbacks first.
         producers: what those feel that push their metrics, by kind; empty where none does.
-        num_unrouted_by_topic: Java producers that push, write a topic with a route, and report none for it.
+        num_unrouted_by_topic: of Java's producers that push, how many at least write a topic that has a
+            route, and report none for it.
         put_aside: goals and score functions without a say, here or at a producer, and what they did.
         weights: what `/v1/weights` holds.
         failures: what was asked and has no answer, with the reason.

@@ -103,6 +103,7 @@ def start_sender(test_classes: Path, tmp_path: Path) -> Iterator[StartSender]:
         value_bytes: int = 1000,
         keyed: bool = False,
         client_version: str = "4.3.1",
+        logs_telemetry: bool = False,
     ) -> Sender:
         described = {
             "partitioner.class": "io.evenload.kafka.partitioner.EvenloadPartitioner",
@@ -115,6 +116,8 @@ def start_sender(test_classes: Path, tmp_path: Path) -> Iterator[StartSender]:
         path.write_text("".join(f"{key}={value}\n" for key, value in described.items()))
         classpath = [test_classes, evenload_jar(), *kafka_classpath(kafka_version=client_version)]
         command = [str(JAVA), "-cp", os.pathsep.join(map(str, classpath))]
+        if logs_telemetry:
+            command.insert(1, "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.telemetry=debug")
         command += ["io.evenload.kafka.partitioner.Sender", str(path), topic, str(value_bytes)]
         sender = Sender([*command, *(["keyed"] if keyed else [])], tmp_path / f"{name}.log")
         ending.callback(sender.close)

@@ -89,7 +89,7 @@ def test_kafkas_own_performance_test_follows_shares(
         [evenload_jar(), *tools_classpath()],
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic_name, "--num-records", str(NUM_RECORDS), "--record-size", str(RECORD_BYTES)),
-        *("--throughput", "-1", "--producer-props", *(f"{key}={value}" for key, value in settings.items())),
+        *("--throughput", "-1", "--command-property", *(f"{key}={value}" for key, value in settings.items())),
     )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

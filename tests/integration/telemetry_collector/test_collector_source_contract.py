@@ -19,6 +19,8 @@ from kafka.admin import ConfigResource, NewTopic
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import open_admin
 from evenload.telemetry_collector import BrokerUnreachableError, CollectorClosedError, SourceError
+from evenload.telemetry_collector.pushed.client_figures import ClientFigures
+from evenload.telemetry_collector.pushed.pushed_clients import PushedClients, PushingClient
 from evenload.telemetry_collector.snapshot import ReplicationThrottles, TopicConfig
 from evenload.telemetry_collector.sources.broker_metrics import BrokerMetrics
 from evenload.telemetry_collector.sources.client_statistics import ClientStatisticsSource
@@ -27,6 +29,7 @@ from evenload.telemetry_collector.sources.kafka_requests import KafkaRequests
 from evenload.telemetry_collector.sources.log_dirs import LogDirsSource
 from evenload.telemetry_collector.sources.observation import BrokerStorage, ClusterLayout
 from evenload.telemetry_collector.sources.prometheus_scrape import PrometheusScrapeSource
+from evenload.telemetry_collector.sources.pushed_metrics import PushedMetricsSource
 from evenload.telemetry_collector.sources.source import Question, Source
 from evenload.telemetry_collector.sources.throttles import ThrottlesSource
 from evenload.telemetry_collector.sources.topic_configs import TopicConfigsSource
@@ -324,7 +327,7 @@ def exporter_url() -> Iterator[str]:
         serving.join()
 
 
-@pytest.fixture(params=["fake", "scrape", "client"])
+@pytest.fixture(params=["fake", "scrape", "client", "pushed"])
 def telling(request: pytest.FixtureRequest, exporter_url: str) -> Callable[[], Source]:
     """A source that knows the latency of broker 1, 7 ms, and nothing of others."""
 
@@ -334,6 +337,13 @@ def telling(request: pytest.FixtureRequest, exporter_url: str) -> Callable[[], S
             return FakeMetricsSource(cluster)
         if request.param == "scrape":
             return PrometheusScrapeSource({1: exporter_url})
+        if request.param == "pushed":
+            clients = PushedClients()
+            for number in range(3):
+                who = PushingClient(instance_id=str(number), address="10.0.0.1")
+                told = ClientFigures(kind="java", latency_s_by_broker={1: 0.007, 9: 0.001})
+                clients.hear(who, told)
+            return PushedMetricsSource("java", clients)
         source = ClientStatisticsSource(age_max_s=60.0)
         source.feed(json.dumps(STATISTICS))
         return source

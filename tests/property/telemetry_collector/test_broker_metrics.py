@@ -92,3 +92,27 @@ def test_figures_that_cannot_be_are_refused(value: float) -> None:
         BrokerMetrics(received_bytes=value)
     with pytest.raises(ValueError, match="request_latency_s is"):
         BrokerMetrics(request_latency_s=value)
+
+
+@given(courses)
+def test_what_anybody_may_have_made_up_counts_only_while_nobody_measures(course: list[_Told]) -> None:
+    book = MetricsBook(SOURCES, max_age_s=MAX_AGE_S, claims=["first", "third"])
+    measured, now_s = MetricsBook(["second"], max_age_s=MAX_AGE_S), 0.0
+    for told in course:
+        now_s += told.after_s
+        metrics = BrokerMetrics(request_latency_s=told.latency_s)
+        book.hear(told.source, told.broker_id, metrics, asked_at_s=now_s)
+        if told.source == "second":
+            measured.hear(told.source, told.broker_id, metrics, asked_at_s=now_s)
+        if known := measured.request_latencies_s(now_s=now_s):
+            assert book.request_latencies_s(now_s=now_s) == known
+
+
+def test_what_producers_say_that_they_send_is_the_most_that_any_source_says() -> None:
+    book = _book()
+    book.hear("first", 1, BrokerMetrics(sent_bytes_per_s=5.0), asked_at_s=0.0)
+    book.hear("second", 1, BrokerMetrics(sent_bytes_per_s=9.0), asked_at_s=0.0)
+    book.hear("third", 1, BrokerMetrics(), asked_at_s=0.0)
+    assert book.sent_bytes_per_s(1, now_s=1.0) == 9.0
+    assert book.sent_bytes_per_s(2, now_s=1.0) == 0.0
+    assert book.sent_bytes_per_s(1, now_s=MAX_AGE_S + 1) == 0.0

@@ -8,8 +8,11 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenload.router.score_functions import latency as latency_score
+from evenload.router.scoring import ScoreContext
 from evenload.telemetry_collector.pushed.client_figures import ClientFigures
 from evenload.telemetry_collector.pushed.pushed_clients import VOICES_MIN, PushedClients, PushingClient
+from evenload.telemetry_collector.testing import make_snapshot
 
 BROKERS = (1, 2, 3)
 latencies = st.dictionaries(st.sampled_from(BROKERS), st.floats(0.001, 3000), min_size=1)
@@ -24,7 +27,7 @@ class _Clock:
 
 
 def client(number: int, *, address: str = "a", interval_s: float | None = 10.0) -> PushingClient:
-    return PushingClient(instance_id=str(number), client_id="c", address=address, interval_s=interval_s)
+    return PushingClient(instance_id=str(number), address=address, interval_s=interval_s)
 
 
 def java(latency: dict[int, float], rate: dict[int, float] | None = None) -> ClientFigures:
@@ -32,7 +35,7 @@ def java(latency: dict[int, float], rate: dict[int, float] | None = None) -> Cli
 
 
 @given(
-    st.lists(st.floats(0.001, 0.079), min_size=VOICES_MIN, max_size=9),
+    st.lists(st.floats(0.001, 3000), min_size=VOICES_MIN, max_size=9),
     st.lists(latencies, max_size=8),
 )
 def test_fewer_liars_than_honest_voices_dont_leave_what_these_say(
@@ -50,31 +53,51 @@ def test_fewer_liars_than_honest_voices_dont_leave_what_these_say(
 
 
 @given(st.lists(st.tuples(latencies, rates), max_size=12))
-def test_figures_are_the_voices_median_and_the_rates_sum_both_cut(
+def test_figures_are_the_voices_median_and_the_rates_sum(
     told: list[tuple[dict[int, float], dict[int, float]]],
 ) -> None:
     clients = PushedClients()
     voices: dict[int, list[float]] = {}
-    sent: Counter[int] = Counter()
+    sent: dict[int, list[float]] = {}
     for number, (latency, rate) in enumerate(told):
         clients.hear(client(number), java(latency, rate))
-        sent.update(rate)  # type: ignore[arg-type]
+        for broker_id, bytes_per_s in rate.items():
+            sent.setdefault(broker_id, []).append(bytes_per_s)
         for broker_id, latency_s in latency.items() if len(latency) > 1 else ():
             voices.setdefault(broker_id, []).append(latency_s)
     felt = clients.felt()["java"]
     medians = {b: median(values) for b, values in voices.items() if len(values) >= VOICES_MIN}
-    most_s = max(0.080, 8 * median(medians.values())) if medians else 0.0
-    assert felt.latency_s_by_broker == {b: min(value, most_s) for b, value in medians.items()}
-    assert felt.num_voices_by_broker == {b: len(values) for b, values in voices.items()}
-    most = max(4 << 20, 2 * median(sent.values())) if sent else 0.0
-    assert set(felt.sent_bytes_per_s_by_broker) == set(sent)
-    assert all(0 <= value <= most for value in felt.sent_bytes_per_s_by_broker.values())
+    assert felt.latency_s_by_broker == medians
+    assert felt.sent_bytes_per_s_by_broker == {
+        broker_id: sum(values) for broker_id, values in sent.items() if len(values) >= VOICES_MIN
+    }
+    for broker_id in BROKERS:
+        cut_s = felt.cut_latency_s(broker_id)
+        if broker_id not in medians:
+            assert cut_s is None
+        else:
+            assert cut_s == min(medians[broker_id], max(0.080, 8 * median(medians.values())))
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(BROKERS), st.floats(0.001, 3600)), min_size=3, max_size=9))
+def test_whatever_is_claimed_no_brokers_latency_scores_less_than_a_quarter(
+    claims: list[dict[int, float]],
+) -> None:
+    clients = PushedClients()
+    for number, claim in enumerate(claims):
+        clients.hear(client(number), java(claim))
+    felt = clients.felt()["java"]
+    told = {b: told_s for b in BROKERS if (told_s := felt.cut_latency_s(b)) is not None}
+    snapshot = make_snapshot([100] * len(BROKERS), request_latency_s=told)
+    context = ScoreContext(snapshot=snapshot, topic="t", now_s=snapshot.taken_at_s)
+    for broker in snapshot.brokers.values():
+        assert latency_score(broker, context) >= 0.25
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc"), st.integers(1, 3)), max_size=60),
-    st.integers(1, 6),
-    st.integers(5, 40),
+    st.integers(1, 12),
+    st.integers(5, 60),
 )
 def test_there_is_never_more_than_there_is_room_for_and_a_flood_pushes_out_its_own(
     pushes: list[tuple[int, str, int]], max_clients: int, max_figures: int
@@ -86,15 +109,27 @@ def test_there_is_never_more_than_there_is_room_for_and_a_flood_pushes_out_its_o
         clients.hear(client(number, address=address), figures)
         kept.pop(str(number), None)
         kept[str(number)] = (address, figures.num_figures)
-        while len(kept) > max_clients or sum(size for _, size in kept.values()) > max_figures:
-            by_address = Counter(each for each, _ in kept.values())
-            most = {address for address, count in by_address.items() if count == max(by_address.values())}
-            gone = [id_ for id_ in kept if id_ not in clients._heard and kept[id_][0] in most]
-            assert gone, "of whoever has most, one went"
-            oldest = next(id_ for id_, (address, _) in kept.items() if address == kept[gone[0]][0])
-            assert gone[0] == oldest
-            del kept[oldest]
-        assert set(kept) == set(clients._heard)
+        assert len(clients._heard) <= max_clients
+        assert sum(each.figures.num_figures for each in clients._heard.values()) <= max_figures
+        gone = [id_ for id_ in kept if id_ not in clients._heard]
+        assert clients._num_figures == sum(each.figures.num_figures for each in clients._heard.values())
+        if gone:
+            left: Counter[str] = Counter()
+            for id_, (whose, size) in kept.items():
+                left[whose] += size if id_ in clients._heard else 0
+            for id_ in gone:
+                whose, size = kept[id_]
+                older = list(kept)[: list(kept).index(id_)]
+                assert not [each for each in older if kept[each][0] == whose and each in clients._heard]
+                # Those of its address that are newer, and it: nobody else has more left.
+                newer = sum(
+                    kept[each][1] for each in list(kept)[list(kept).index(id_) :] if kept[each][0] == whose
+                )
+                assert newer >= max(left[other] for other in "abc" if other != whose)
+            for id_ in gone:
+                del kept[id_]
+        else:
+            assert len(kept) <= max_clients
 
 
 @given(st.floats(0, 2000), st.none() | st.floats(0.001, 1e6), st.floats(0, 4000))
@@ -108,8 +143,11 @@ def test_a_client_counts_for_two_and_a_half_intervals(
     clock.now_s = gap_s
     clients.hear(who, java({1: 1.0, 2: 1.0}))
     clock.now_s = gap_s + later_s
-    life_s = 2.5 * min(max(gap_s if interval_s is None else interval_s, 2.0), 600.0)
-    assert clients.felt()["java"].num_clients == (1 if later_s < life_s else 0)
+    known_s = interval_s
+    if known_s is None:
+        known_s = max(gap_s, 10.0) if gap_s < 2.5 * 30 else 30.0
+    until_s = gap_s + 2.5 * min(max(known_s, 1.0), 600.0)
+    assert clients.felt()["java"].num_clients == (1 if clock.now_s < until_s else 0)
 
 
 def test_one_that_ends_counts_no_more() -> None:
@@ -132,3 +170,16 @@ def test_kinds_are_never_mixed() -> None:
     assert felt["java"].queue_time_s is None
     assert felt["librdkafka"].latency_s_by_broker == {1: 9.0, 2: 9.0}
     assert felt["librdkafka"].queue_time_s == 3.0
+
+
+def test_whoever_asks_while_it_is_summed_up_gets_what_was_before() -> None:
+    clock = _Clock()
+    clients = PushedClients(clock=clock)
+    clients.hear(client(1), java({1: 1.0, 2: 1.0}))
+    assert clients.felt()["java"].num_clients == 1
+    clients.hear(client(2), java({1: 1.0, 2: 1.0}))
+    assert clients.felt()["java"].num_clients == 1  # it is young enough
+    clock.now_s = 2.0
+    with clients._summing:
+        assert clients.felt()["java"].num_clients == 1
+    assert clients.felt()["java"].num_clients == 2

@@ -10,8 +10,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from evenload.telemetry_collector.pushed.client_figures import ClientFigures, figures_of
 from evenload.telemetry_collector.pushed.pushed_clients import PushingClient
+from evenload.telemetry_collector.service.fake_pushes import java_push, librdkafka_push, request_of
 from evenload.telemetry_collector.service.otlp import Push, pushes_in
-from evenload.telemetry_collector.service.testing import java_push, librdkafka_push, request_of
 
 
 def read(*told: ResourceMetrics) -> list[Push]:
@@ -21,7 +21,7 @@ def read(*told: ResourceMetrics) -> list[Push]:
 
 def figures(told: ResourceMetrics) -> ClientFigures | None:
     (push,) = read(told)
-    return figures_of(push.points)
+    return figures_of(push.points, brokers=range(1, 10), topics={"clicks"})
 
 
 def test_what_a_java_producer_says() -> None:
@@ -29,15 +29,13 @@ def test_what_a_java_producer_says() -> None:
         "a",
         {1: 3.5, 2: 40.0},
         sent_bytes_by_broker={1: 1000, 2: 5000},
-        sent_bytes_by_topic={"clicks": 6000},
+        sent_bytes_by_topic={"clicks": 6000, "of another cluster": 1},
         queue_time_ms=7.0,
         cluster_id="C",
         push_interval_ms=10_000,
     )
     (push,) = read(told)
-    assert push.who == PushingClient(
-        instance_id="a", client_id="client-a", address="10.0.0.1", interval_s=10.0
-    )
+    assert push.who == PushingClient(instance_id="a", address="10.0.0.1", interval_s=10.0)
     assert (push.cluster_id, push.is_last) == ("C", False)
     assert figures(told) == ClientFigures(
         kind="java",
@@ -58,8 +56,8 @@ def test_one_that_wrote_nothing_tells_nothing() -> None:
     assert figures(librdkafka_push("b", {1: 2.0, 3: 5.0}, written_ms=0.0)) is None
 
 
-@pytest.mark.parametrize("broker_id", [-1, -2, 2**31 - 2, 2**31 - 1 - 3])
-def test_addresses_and_coordinators_are_no_brokers(broker_id: int) -> None:
+@pytest.mark.parametrize("broker_id", [-1, -2, 2**31 - 2, 2**31 - 1 - 3, 77])
+def test_addresses_coordinators_and_inventions_are_no_brokers(broker_id: int) -> None:
     told = figures(java_push("a", {broker_id: 3.0, 1: 1.0, 2: 2.0}))
     assert told is not None
     assert set(told.latency_s_by_broker) == {1, 2}
@@ -104,6 +102,11 @@ def test_one_clients_garbage_costs_nobody_elses_figures() -> None:
 
 def test_a_push_of_more_points_than_are_taken_counts_as_unreadable() -> None:
     assert list(pushes_in(request_of(java_push("a", dict.fromkeys(range(2001), 1.0))))) == [None]
+    many = ResourceMetrics()
+    many.CopyFrom(java_push("a", {}))
+    for _ in range(10_001):
+        many.scope_metrics[0].metrics.add()
+    assert list(pushes_in(request_of(many))) == [None]
     assert read(java_push("a", dict.fromkeys(range(2000), 1.0)))
 
 
@@ -133,7 +136,7 @@ def test_whatever_comes_is_read_or_refused() -> None:
         try:
             for push in pushes_in(bytes(body)):
                 if push is not None:
-                    figures_of(push.points)
+                    figures_of(push.points, brokers=range(10), topics=())
         except ValueError as error:
             refusals.append(str(error))
     assert 0 < len(refusals) < 3000

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
+from evenload.http_edge.bodies import Bodies
 from evenload.telemetry_collector.pushed.pushed_clients import PushedClients
 from evenload.telemetry_collector.service.config import ServiceConfig
-from evenload.telemetry_collector.service.http import pushed_routes as pushed_routes_module
+from evenload.telemetry_collector.service.fake_pushes import java_push, request_of
 from evenload.telemetry_collector.service.http.pushed_routes import pushed_routes
-from evenload.telemetry_collector.service.testing import java_push, request_of
+from evenload.telemetry_collector.testing import FakeCluster, make_snapshot
 
 # What conftest.py makes.
 Serving = Callable[..., Any]
@@ -46,6 +48,8 @@ def test_what_cant_be_a_push_is_refused_in_a_sentence(serving: Serving, run: Run
         (gzip.compress(THREE)[:-4], PACKED, 400, "cut off"),
         (gzip.compress(THREE) + b"more", PACKED, 400, "goes on after its end"),
         (gzip.compress(bytes(1 << 26)), PACKED, 413, "larger than 1048576 bytes"),
+        (gzip.compress(bytes((1 << 20) + 1)), PACKED, 413, "larger than 1048576 bytes"),
+        (gzip.compress(b"\xff" * (1 << 20)), PACKED, 400, "no OTLP request"),
         (b"<html>", PROTOBUF, 400, "no OTLP request"),
         (request_of(java_push("", {})), PROTOBUF, 400, "evenload's plugin"),
         (request_of(java_push("a", {1: 1.0}, cluster_id="another")), PROTOBUF, 400, "cluster 'another'"),
@@ -74,7 +78,7 @@ def test_a_client_that_ends_is_forgotten_and_one_that_says_too_much_is_counted(
                 java_push("a", {1: 1.0, 2: 1.0}, terminating=True),
             ):
                 await served.client.post("/v1/metrics", data=request_of(told), headers=PROTOBUF)
-        assert (pushed.num_pushes, pushed.num_unreadable) == (1, 1)
+        assert (pushed.num_pushes, pushed.num_unreadable) == (3, 1)
         assert pushed.felt()["java"].num_clients == 0
 
     run(test)
@@ -94,13 +98,27 @@ def test_it_takes_the_token_to_ingest(serving: Serving, run: Run) -> None:
     run(test)
 
 
+def test_nothing_is_taken_until_the_cluster_is_measured(serving: Serving, run: Run) -> None:
+    async def test() -> None:
+        pushed = PushedClients()
+        nobody = FakeCluster(make_snapshot([100]), paused={1})
+        async with serving(
+            cluster=nobody, is_measured=False, more_routes=tuple(pushed_routes(pushed))
+        ) as served:
+            response = await served.client.post("/v1/metrics", data=THREE, headers=PROTOBUF)
+            assert "nothing has been measured yet" in await served.error(response, 503)
+
+    run(test)
+
+
 def test_when_too_many_wait_more_are_refused(
     serving: Serving, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    going_on = asyncio.Event()
+    going_on = threading.Event()
 
-    async def hold(*_: Any) -> None:
-        await going_on.wait()
+    def hold(_: Any, packed: Any) -> bytes:
+        going_on.wait()
+        return bytes(packed.body)
 
     async def test() -> None:
         async with serving(more_routes=tuple(pushed_routes(PushedClients()))) as served:
@@ -108,11 +126,11 @@ def test_when_too_many_wait_more_are_refused(
             async def post() -> int:
                 return int((await served.client.post("/v1/metrics", data=THREE, headers=PROTOBUF)).status)
 
-            monkeypatch.setattr(pushed_routes_module.asyncio, "to_thread", hold)
+            monkeypatch.setattr(Bodies, "unpacked", hold)
             waiting = [asyncio.create_task(post()) for _ in range(33)]
             done, waiting_still = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            assert [task.result() for task in done] == [429]
             going_on.set()
+            assert [task.result() for task in done] == [429]
             assert await asyncio.gather(*waiting_still) == [200] * 32
 
     run(test)

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.telemetry_collector import CachedSnapshot, ClusterSnapshot
-from evenload.telemetry_collector.reports import Intent, RouteReport
+from evenload.telemetry_collector.pushed.client_figures import Kind
+from evenload.telemetry_collector.pushed.pushed_clients import FeltByProducers
+from evenload.telemetry_collector.reports import JAVA_PRODUCER, Intent, RouteReport
 from evenload.telemetry_collector.service.page.history import History
 from evenload.telemetry_collector.service.page.overview import (
     MAX_FAILURES,
@@ -121,6 +123,7 @@ def overview_of(
     weights: Weights | None = None,
     explanation: Explanation | None = None,
     history: History | None = None,
+    felt: dict[Kind, FeltByProducers] | None = None,
 ) -> Overview:
     history = history or History()
     if snapshot is not None:
@@ -134,6 +137,7 @@ def overview_of(
         reports=reports or [],
         intents=intents or [],
         weights=weights or Weights(),
+        felt=felt,
         explain=lambda _: explanation or Explanation(),
         now_s=NOW_S,
     )
@@ -399,3 +403,35 @@ def test_a_minutes_burst_is_no_trend() -> None:
         history.add(make_snapshot([400, 340, 400], 1000), NOW_S - ago_s)
     (second,) = [b for b in overview_of(filling(1.0), history=history).brokers if b.broker_id == 2]
     assert second.full_in_s == pytest.approx(6000, rel=1e-3)  # 600 bytes are free, 0.1 a second come
+
+
+def test_what_producers_feel_is_shown_by_kind_and_bounded() -> None:
+    felt: dict[Kind, FeltByProducers] = {
+        "java": FeltByProducers(
+            num_clients=40,
+            latency_s_by_broker={broker_id: float(broker_id) for broker_id in range(1, 101)},
+            queue_time_s=0.005,
+            num_throttled=3,
+        ),
+        "librdkafka": FeltByProducers(),
+    }
+    (java,) = overview_of(make_snapshot([1, 2]), felt=felt).producers
+    assert (java.client, java.num_clients, java.queue_time_s, java.num_throttled) == ("java", 40, 0.005, 3)
+    assert java.num_brokers == 100
+    assert set(java.latency_s_by_broker) == set(range(69, 101))  # where they take longest
+
+
+def test_java_producers_that_write_a_routed_topic_without_its_route_are_found() -> None:
+    felt: dict[Kind, FeltByProducers] = {
+        "java": FeltByProducers(num_clients=5, num_writing_by_topic={"routed": 5, "not routed": 5})
+    }
+    reports = [
+        RouteReport(producer=f"{JAVA_PRODUCER}host/1/client#1", topic="routed", shares={0: 1.0}),
+        RouteReport(producer="host/2/python", topic="routed", shares={0: 1.0}),
+    ]
+    overview = overview_of(make_snapshot([1, 2]), felt=felt, reports=reports)
+    assert overview.num_unrouted_by_topic == {"routed": 4}
+    (found,) = [finding for finding in overview.findings if finding.kind == "unrouted routed"]
+    assert found.text.startswith("4 Java producers write topic 'routed' without following its shares")
+    reports *= 5
+    assert not overview_of(make_snapshot([1, 2]), felt=felt, reports=reports).num_unrouted_by_topic

@@ -7,6 +7,8 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.http.HttpRequest;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -26,7 +28,8 @@ final class Forwarder implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(TelemetryPlugin.class);
     private static final long GATHER_NANOS = 200_000_000L;
     private static final long ENOUGH_BYTES = 1 << 20;
-    private static final int BODY_MAX_BYTES = 1 << 20; // before it is packed; more isn't taken
+    // As the service takes it, before it is packed and after, which may make it a little larger.
+    private static final int BODY_MAX_BYTES = (1 << 20) - 4096;
     private static final long TIMEOUT_MS = 5000;
     private static final long BACKOFF_MIN_MS = 1000;
     private static final long BACKOFF_MAX_MS = 30_000;
@@ -121,23 +124,24 @@ final class Forwarder implements AutoCloseable {
         }
     }
 
-    /** In as many requests as it takes. */
-    private void forward(Iterable<Push> pushes) throws InterruptedException {
+    /** In as many requests as it takes; what is left when the service is in trouble is lost. */
+    private void forward(List<Push> pushes) throws InterruptedException {
         Body body = new Body();
-        for (Push push : pushes) {
-            byte[] regrouped = regrouped(push);
+        for (int place = 0; place < pushes.size(); place++) {
+            byte[] regrouped = regrouped(pushes.get(place));
             if (regrouped == null) {
                 continue;
             }
             if (body.sizeBytes + regrouped.length > BODY_MAX_BYTES) {
-                send(body);
+                if (!isSent(body)) {
+                    counts.failed.addAndGet(pushes.size() - place);
+                    return;
+                }
                 body = new Body();
             }
             body.add(regrouped);
         }
-        if (body.numPushes > 0) {
-            send(body);
-        }
+        isSent(body);
     }
 
     private byte[] regrouped(Push push) {
@@ -154,7 +158,11 @@ final class Forwarder implements AutoCloseable {
         }
     }
 
-    private void send(Body body) throws InterruptedException {
+    /** Whether the service took it, or refused what it holds, so that it may be given more. */
+    private boolean isSent(Body body) throws InterruptedException {
+        if (body.numPushes == 0) {
+            return true;
+        }
         try {
             if (service == null) {
                 service = new ServiceClient(settings.url, settings.tokenFile, settings.caFile, executor);
@@ -173,10 +181,11 @@ final class Forwarder implements AutoCloseable {
                         settings.url,
                         error.getMessage());
             }
-            if (!(error instanceof RefusedException) || ((RefusedException) error).isOfSender()) {
-                rest();
+            if (error instanceof RefusedException && !((RefusedException) error).isOfSender()) {
+                return true;
             }
-            return;
+            rest();
+            return false;
         }
         counts.forwarded.addAndGet(body.numPushes);
         backoffMs = BACKOFF_MIN_MS;
@@ -184,6 +193,7 @@ final class Forwarder implements AutoCloseable {
             isInTrouble = false;
             LOG.warn("the collector service at {} takes clients' metrics again", settings.url);
         }
+        return true;
     }
 
     /** Leaves a service alone that is in trouble; what comes meanwhile is dropped. */
@@ -199,36 +209,27 @@ final class Forwarder implements AutoCloseable {
         }
     }
 
-    /** Of one request, packed as it grows. */
+    /** Of one request. */
     private static final class Body {
         int sizeBytes;
         int numPushes;
-        private final ByteArrayOutputStream packed = new ByteArrayOutputStream();
-        private final GZIPOutputStream packing;
-
-        Body() {
-            try {
-                packing = new GZIPOutputStream(packed);
-            } catch (IOException error) {
-                throw new UncheckedIOException(error); // a byte array takes everything
-            }
-        }
+        private final List<byte[]> parts = new ArrayList<>();
 
         void add(byte[] regrouped) {
-            try {
-                packing.write(regrouped);
-            } catch (IOException error) {
-                throw new UncheckedIOException(error);
-            }
+            parts.add(regrouped);
             sizeBytes += regrouped.length;
             numPushes++;
         }
 
         byte[] packed() {
-            try {
-                packing.close();
+            ByteArrayOutputStream packed = new ByteArrayOutputStream();
+            // Closed here: what packs holds memory outside the heap.
+            try (GZIPOutputStream packing = new GZIPOutputStream(packed)) {
+                for (byte[] part : parts) {
+                    packing.write(part);
+                }
             } catch (IOException error) {
-                throw new UncheckedIOException(error);
+                throw new UncheckedIOException(error); // a byte array takes everything
             }
             return packed.toByteArray();
         }
