@@ -7,6 +7,7 @@ import click
 from benchmarks.balance.command import balance
 from benchmarks.govern.command import govern
 from benchmarks.imbalance.command import imbalance
+from benchmarks.jvm import jvm
 from benchmarks.queue.command import queue
 from benchmarks.read import read
 from benchmarks.scale.command import scale
@@ -23,6 +24,7 @@ BENCHMARKS: tuple[click.Command, ...] = (
     scale,
     telemetry,
     imbalance,
+    jvm,
     govern,
     queue,
     training_time,

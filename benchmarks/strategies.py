@@ -8,12 +8,14 @@ beside the best that the layout's own replicas allow, which they may well surpas
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from benchmarks.layouts import Layout
 from benchmarks.writers import (
     Balanced,
+    JavaBalanced,
     JavaClient,
     KafkaPython,
     Librdkafka,
@@ -27,6 +29,9 @@ from evenload.router.forecasting.placement import place_partitions
 from evenload.telemetry_collector.snapshot import ClusterSnapshot
 
 EVENLOAD = "evenload"
+JAVA = "Java client, evenload"
+# Each of its loads starts a service, and follows what that has measured, each 5 s.
+JAVA_LAYOUTS = ("capacities 2:2:1", "one broker at 70 %", "old skew 70/20/10", "leaders 4-1-1")
 PARTITIONS_PER_BROKER = 5
 
 Assignment = Sequence[tuple[int, ...]]
@@ -41,11 +46,17 @@ class Strategy:
         open: Gets ready to write a load.
         place: Chooses the topic's replicas, given what the brokers hold, the number of copies and the
             bytes to come (of one copy); None: the layout's.
+        layouts: The names of those that it is run in; None: all.
     """
 
     name: str
     open: Callable[[Load], Writer]
     place: Callable[[ClusterSnapshot, int, int], Assignment] | None = None
+    layouts: Collection[str] | None = None
+
+    def is_for(self, layout: Layout) -> bool:
+        """Whether it is run in a layout."""
+        return self.layouts is None or layout.name in self.layouts
 
 
 def by_free_capacity(snapshot: ClusterSnapshot, replication: int, _: int) -> Assignment:
@@ -92,6 +103,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     strategy.name: strategy
     for strategy in (
         Strategy("Java client", JavaClient),
+        Strategy(JAVA, JavaBalanced, layouts=JAVA_LAYOUTS),
         Strategy("librdkafka", Librdkafka),
         Strategy("kafka-python", KafkaPython),
         Strategy("round robin", round_robin),

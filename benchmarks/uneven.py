@@ -98,14 +98,15 @@ def uneven(quick: bool, folder: Path | None) -> None:
         temporary_cluster(num_brokers=3, broker_properties=BROKER_PROPERTIES) as cluster,
     ):
         for layout in LAYOUTS:
+            contenders = [strategy for strategy in ALL if strategy.is_for(layout)]
             with Stage(cluster, layout) as stage:
                 for rows in kinds:
                     case = Case(layout=layout, records=rows)
-                    for strategy in ALL:
+                    for strategy in contenders:
                         status.update(f"{layout.name}, {rows.name}: {strategy.name}")
                         outcome = load_once(stage, case, strategy)
                         runs.append(Run(case=case, strategy=strategy.name, outcome=outcome))
-                    console.print(table_of(runs[-len(ALL) :]))
+                    console.print(table_of(runs[-len(contenders) :]))
     keep(document(runs), lambda: draw(runs), folder, is_whole=not quick)
     if not are_all_within_a_point([run.outcome for run in runs if run.strategy == EVENLOAD]):
         raise click.exceptions.Exit(1)

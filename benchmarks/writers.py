@@ -13,7 +13,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -22,7 +22,10 @@ from typing import Any, Protocol
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
+from benchmarks.java.programs import following
 from benchmarks.records import Records
+from benchmarks.service_process import ServiceProcess
+from evenload.jvm.jar import evenload_jar
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_producer
 from evenload.kafka_plugin.config import ProducerConfig
@@ -89,9 +92,11 @@ class Writer(Protocol):
 class JavaClient:
     """The Java client's built-in partitioner (KIP-794), in Kafka's own producer-performance tool."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, more_settings: Mapping[str, str] | None = None) -> None:
         self._load = load
-        self._runtime = replace(java_runtime(lambda _: None), classpath=tuple(tools_classpath()))
+        self._more = [f"{name}={value}" for name, value in (more_settings or {}).items()]
+        classpath = (evenload_jar(), *tools_classpath())
+        self._runtime = replace(java_runtime(lambda _: None), classpath=classpath)
 
     def write(self, num_records: int) -> None:
         """As Writer.write, each time in a process of its own."""
@@ -105,7 +110,7 @@ class JavaClient:
                     *("--topic", load.topic, "--num-records", str(num_records)),
                     *load.records.java_arguments(Path(scratch)),
                     *("--throughput", str(load.records_per_s or -1)),
-                    *("--command-property", f"bootstrap.servers={servers}", "acks=all"),
+                    *("--command-property", f"bootstrap.servers={servers}", "acks=all", *self._more),
                 ),
                 check=True,
                 capture_output=True,
@@ -114,6 +119,27 @@ class JavaClient:
 
     def close(self) -> None:
         """Nothing runs."""
+
+
+class JavaBalanced(JavaClient):
+    """The same tool with evenload's partitioner, told how much will come, before a service of its own."""
+
+    def __init__(self, load: Load) -> None:
+        self._service = ServiceProcess(load.connection)
+        self._service.__enter__()
+        try:
+            told = {
+                "evenload.expect.bytes": str(load.num_bytes),
+                "evenload.first.route.timeout.ms": "60000",  # a load of seconds shouldn't begin without
+            }
+            super().__init__(load, {**following(self._service.url), **told})
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the service."""
+        self._service.__exit__(None, None, None)
 
 
 class KafkaPython:

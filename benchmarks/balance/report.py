@@ -23,8 +23,11 @@ from benchmarks.strategies import EVENLOAD
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = ("#9aa5b1", "#7b8794", "#52606d", "#c7a252", "#d9822b", "#6b8fb5", "#3f7d58", "#8e6bb5", "#c2185b")
-_MARKERS = ("v", "^", "<", "s", "D", "P", "X", "h", "o")
+_COLOURS = (
+    *("#9aa5b1", "#b0457b", "#7b8794", "#52606d", "#c7a252"),
+    *("#d9822b", "#6b8fb5", "#3f7d58", "#8e6bb5", "#c2185b"),
+)
+_MARKERS = ("v", "d", "^", "<", "s", "D", "P", "X", "h", "o")
 
 
 def layout_report(runs: Sequence[Run]) -> Group:
@@ -75,8 +78,9 @@ def summary_table(runs: Sequence[Run]) -> Table:
     table.add_column("")
     for layout, of_layout in _by_layout(runs).items():
         reached = _by_strategy(of_layout)
-        points = {strategy: _worst_points(reached[strategy]) for strategy in strategies}
-        table.add_row(layout, *map(_points_text, points.values()), _verdict(points))
+        points = {strategy: _worst_points(outcomes) for strategy, outcomes in reached.items()}
+        texts = [_points_text(points[each]) if each in points else "" for each in strategies]
+        table.add_row(layout, *texts, _verdict(points))
     return table
 
 
@@ -117,6 +121,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     strategies = list(_by_strategy(runs))
     figure = Figure(figsize=(9, 1.4 + 0.62 * len(layouts)), layout="constrained")
     axes = figure.subplots()
+    labelled: set[str] = set()
     for number, strategy in enumerate(strategies):
         look: dict[str, Any] = {
             "color": _COLOURS[number % len(_COLOURS)],
@@ -124,9 +129,12 @@ def draw(runs: Sequence[Run]) -> Figure:
         }
         offset = 0.08 * (number - (len(strategies) - 1) / 2)
         for row, of_layout in enumerate(layouts.values()):
-            points = [_points(outcome) for outcome in _by_strategy(of_layout)[strategy]]
+            points = [_points(outcome) for outcome in _by_strategy(of_layout).get(strategy, [])]
+            if not points:
+                continue
             axes.hlines(row + offset, min(points), max(points), linewidth=1, **look)
-            label = strategy if row == 0 else None
+            label = None if strategy in labelled else strategy
+            labelled.add(strategy)
             axes.plot(
                 statistics.median(points),
                 row + offset,

@@ -79,6 +79,6 @@ def _run_layout(
     stage: Stage, cases: Sequence[Case], strategies: Sequence[Strategy], started: Callable[[Case, str], None]
 ) -> Iterator[Run]:
     for case in cases:
-        for strategy in strategies:
+        for strategy in (each for each in strategies if each.is_for(case.layout)):
             started(case, strategy.name)
             yield Run(case=case, strategy=strategy.name, outcome=load_once(stage, case, strategy))

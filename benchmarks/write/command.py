@@ -21,6 +21,7 @@ from rich.console import Console
 from benchmarks.results import keep, results_option, tell_misses
 from benchmarks.stage import FULL_COMPILER
 from benchmarks.write.collector_conditions import CONDITIONS, Opener
+from benchmarks.write.java_clients import java_clients, measure_java_batches, measure_java_latency
 from benchmarks.write.report import (
     OURS,
     PLAIN,
@@ -63,6 +64,8 @@ LATENCY_PAIRS = {
     ("60/60/20", 0.5): 48,
     ("60/60/20, no bounds", 0.5): 48,
 }
+JAVA_PAIRS = {0.2: 48, 0.5: 48}
+NUM_BATCH_PAIRS = 6
 NUM_RATE_WINDOWS, RATE_WINDOW_BYTES = 7, 512 << 20
 
 THROUGHPUT_RECORD_BYTES = (100, 4 << 10, 64 << 10, 256 << 10)
@@ -109,11 +112,30 @@ def write(quick: bool, folder: Path | None) -> None:
             num_pairs = max(2, pairs // shrink)
             console.print(f"[dim]latency, collector {condition}, {load:.0%}, {num_pairs} pairs[/dim]")
             latencies.append(measure_latency(stand, condition, load, rate * load, num_pairs))
+        with java_clients(stand.connection) as windows:
+            for load, pairs in JAVA_PAIRS.items():
+                num_pairs = max(2, pairs // shrink)
+                console.print(f"[dim]latency, Java's client, {load:.0%}, {num_pairs} pairs[/dim]")
+                row = measure_java_latency(
+                    windows,
+                    stand.topics,
+                    stand.num_partitions,
+                    load=load,
+                    records_per_s=rate * load,
+                    record_bytes=LATENCY_RECORD_BYTES,
+                    lead_s=LEAD_S,
+                    window_s=WINDOW_S,
+                    num_pairs=num_pairs,
+                )
+                latencies.append(row)
+            batches = measure_java_batches(
+                windows, stand.topics, stand.num_partitions, max(2, NUM_BATCH_PAIRS // shrink)
+            )
         throughputs = []
         for record_bytes in THROUGHPUT_RECORD_BYTES:
             console.print(f"[dim]throughput, records of {record_bytes:,} bytes[/dim]")
             throughputs += measure_throughput(stand, record_bytes, max(2, NUM_THROUGHPUT_PAIRS // shrink))
-    result = document(rate, LATENCY_RECORD_BYTES, latencies, throughputs)
+    result = document(rate, LATENCY_RECORD_BYTES, latencies, throughputs, batches)
     for table in tables(result):
         console.print(table)
     keep(result, lambda: draw(result), folder, is_whole=not quick)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 P50_RATIO_MAX = 1.02
 P99_RATIO_INTERVAL_END = 1.25
 THROUGHPUT_RATIO_MIN = 0.98
+JAVA_BATCH_RATIO_MIN = 0.8
 JUDGED_RECORD_BYTES = 64 << 10  # a throughput counts for the goal from this record size on
 # Who is lied to puts most records on one broker, and without bounds all; what that costs is shown.
 UNJUDGED_CONDITIONS = ("lying", "60/60/20, no bounds")
@@ -59,6 +60,7 @@ def document(
     record_bytes: int,
     latencies: Sequence[LatencyRow],
     throughputs: Sequence[ThroughputRow],
+    java_batch_bytes: Mapping[str, Sequence[float]],
 ) -> dict[str, Any]:
     """The result, as JSON has it."""
     return {
@@ -69,6 +71,8 @@ def document(
         "latency_record_bytes": record_bytes,
         "latency": [_latency(row) for row in latencies],
         "throughput": [_throughput(row) for row in throughputs],
+        "java_batch_bytes": _medians(java_batch_bytes, 0),
+        "java_batch_ratio": _rounded(java_batch_bytes),
     }
 
 
@@ -84,6 +88,10 @@ def misses(result: Mapping[str, Any]) -> list[str]:
         _, low, high = row["p99_ratio"]
         if low > 1.0 or high >= P99_RATIO_INTERVAL_END:
             told.append(f"p99 {where} is {low:.2f} to {high:.2f} of the plain client's")
+    if result["java_batch_ratio"][0] < JAVA_BATCH_RATIO_MIN:
+        told.append(
+            f"Java's batches are {result['java_batch_ratio'][0]:.2f} as large as with its own partitioner"
+        )
     for row in result["throughput"]:
         if row["record_bytes"] >= JUDGED_RECORD_BYTES and row["ratio"][0] < THROUGHPUT_RATIO_MIN:
             how = f"{row['method']}, {'with' if row['has_reports'] else 'without'} reports"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 
 from evenload.telemetry_collector.export.instruments import MAX_TOPICS, Instrument, Point, Reading
-from evenload.telemetry_collector.pushed.pushed_clients import FeltByProducers, PushedClients
+from evenload.telemetry_collector.pushed.felt import FeltByProducers
+from evenload.telemetry_collector.pushed.pushed_clients import PushedClients
 from evenload.telemetry_collector.service.collector_service import CollectorService
 from evenload.telemetry_collector.snapshot import ReplicationThrottles
 

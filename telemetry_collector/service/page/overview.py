@@ -30,7 +30,7 @@ from typing import TypeVar
 
 from evenload.telemetry_collector.cache import CachedSnapshot
 from evenload.telemetry_collector.pushed.client_figures import Kind
-from evenload.telemetry_collector.pushed.pushed_clients import FeltByProducers
+from evenload.telemetry_collector.pushed.felt import FeltByProducers
 from evenload.telemetry_collector.reports import JAVA_PRODUCER, Intent, RouteReport
 from evenload.telemetry_collector.service.page.findings import find
 from evenload.telemetry_collector.service.page.history import History

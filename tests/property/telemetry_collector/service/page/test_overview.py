@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evenload.telemetry_collector import CachedSnapshot, ClusterSnapshot
 from evenload.telemetry_collector.pushed.client_figures import Kind
-from evenload.telemetry_collector.pushed.pushed_clients import FeltByProducers
+from evenload.telemetry_collector.pushed.felt import FeltByProducers
 from evenload.telemetry_collector.reports import JAVA_PRODUCER, Intent, RouteReport
 from evenload.telemetry_collector.service.page.history import History
 from evenload.telemetry_collector.service.page.overview import (

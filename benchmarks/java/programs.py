@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -133,9 +133,9 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
-def ours(url: str) -> Sequence[tuple[str, str]]:
-    """What makes a Java producer follow a service."""
-    return (
-        ("partitioner.class", "io.evenload.kafka.partitioner.EvenloadPartitioner"),
-        ("evenload.url", url),
-    )
+def following(url: str) -> Mapping[str, str]:
+    """Settings by which a Java producer follows a collector service's routes."""
+    return {
+        "partitioner.class": "io.evenload.kafka.partitioner.EvenloadPartitioner",
+        "evenload.url": url,
+    }

@@ -1,0 +1,1 @@
+"""Java programs that benchmarks run: programs.py compiles and starts them, sources/ has them."""
