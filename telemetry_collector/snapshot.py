@@ -72,7 +72,7 @@ class BrokerSnapshot:
         ingest_bytes_per_s: bytes that come to its log dirs in a second, all replicas, over about the last
             minute; None where it isn't known yet.
         request_latency_s: how long it takes over a producer's request, as its own metrics or clients'
-            statistics say; None where neither is there.
+            say (of what clients push, at most what pushed/felt.py lets count); None where neither is there.
         is_cordoned: whether its operator wants nothing new on it (Kafka 4.3, KIP-1066).
         announced_bytes: stored bytes that loads have announced for it, and that have not come yet.
         log_dirs: by path (of those that share a volume, the first), where it has several volumes that it

@@ -21,7 +21,7 @@ def metrics() -> None:
 
     From Kafka 3.7 on, brokers ask clients for metrics and hand them to a plugin (KIP-714); evenload's hands
     them on to a collector service, which makes figures about brokers of them: how long each takes over
-    producers' requests, as they feel it. It takes the plugin in every broker (docs/java.md), then
+    producers' requests, as they feel it. It takes the plugin in every broker (docs/telemetry.md), then
     `evenload metrics subscribe`, then a restart of the Java clients that met a broker without plugin.
     """
 

@@ -13,15 +13,24 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
 from evenload.jvm.broker_plugin import plugin_properties
 from evenload.jvm.jar import evenload_jar
-from evenload.kafka_connection.clients import confluent_producer
+from evenload.kafka_connection import Connection
+from evenload.kafka_connection.clients import confluent_producer, open_admin
 from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSIONS
 from evenload.local_cluster.settings import free_ports, release_ports
-from evenload.telemetry_collector.subscription import subscribe
+from evenload.telemetry_collector.errors import SubscriptionError
+from evenload.telemetry_collector.pushed.client_figures import METRICS
+from evenload.telemetry_collector.subscription import (
+    SUBSCRIPTIONS,
+    subscribe,
+    subscriptions,
+    unsubscribe,
+)
 
 StartSender = Callable[..., Any]
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -64,7 +73,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
             TOPIC,
             num_partitions=2,
             replication=1,
-            assignments={0: [1], 1: [2]},
+            assignments=[(1,), (2,)],
             configs={},
             timeout_s=60,
         )
@@ -112,7 +121,6 @@ def test_what_producers_feel_is_known_of_the_right_brokers(
             confluent_producer(
                 place.cluster.connection,
                 debug="telemetry",
-                log_level=7,
                 logger=_Heard(logs),
                 client_id=f"other-{number}",
             )
@@ -175,6 +183,64 @@ def test_a_collector_that_is_gone_silences_nobody(
     with collector(place):
         wait_until(has_pushed)
     assert not [word for word in SILENCED if word in sender.log]
+
+
+def test_the_command_asks_shows_and_asks_no_more(place: Place) -> None:
+    def metrics(*arguments: str) -> str:
+        command = [sys.executable, "-c", MAIN, "metrics", *arguments]
+        command += ["--bootstrap-servers", place.cluster.bootstrap_servers]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def names() -> set[str]:
+        return {each["name"] for each in json.loads(metrics("show", "--json"))["subscriptions"]}
+
+    with open_admin(place.cluster.connection) as admin:
+        kind = ConfigResourceType.CLIENT_METRICS
+        told = {"metrics": "org.apache.kafka.producer.topic.", "interval.ms": "60000"}
+        admin.alter_configs(
+            [ConfigResource(kind, "theirs", dict(told))], raise_on_unknown=False, incremental=True
+        )
+        try:
+            assert metrics("unsubscribe").startswith("clients are asked no more")
+            assert metrics("unsubscribe").startswith("clients weren't asked")
+            assert names() == {"theirs"}
+            said = metrics("subscribe", "--interval", "1", "--by-topic")
+            assert (
+                "'evenload-java' asks clients with client_software_name=apache-kafka-java, every 1 s" in said
+            )
+            assert names() == {"theirs", *SUBSCRIPTIONS}
+            found = {each.name: each for each in subscriptions(place.cluster.connection)}
+            assert {name for name, each in found.items() if each.may_silence} == {"theirs", "evenload-java"}
+            assert found["evenload-java"].metrics == tuple(sorted(METRICS))
+            assert found["evenload-librdkafka"].interval_s == 1.0
+        finally:
+            operations = dict.fromkeys(told, (AlterConfigOp.DELETE, None))
+            admin.alter_configs(
+                [ConfigResource(kind, "theirs", operations)], raise_on_unknown=False, incremental=True
+            )
+            subscribe(place.cluster.connection, interval_s=1, by_topic=True)
+
+
+def test_brokers_that_would_silence_clients_or_are_too_old_are_refused(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    small = make_cluster(num_brokers=1, broker_properties={"telemetry.max.bytes": "100000"})
+    with pytest.raises(SubscriptionError, match="takes pushes of 100000 bytes"):
+        subscribe(small.connection)
+    assert subscriptions(small.connection) == []
+    old = make_cluster(num_brokers=1, kafka_version=KAFKA_VERSIONS[0])
+    for ask in (subscribe, subscriptions, unsubscribe):
+        with pytest.raises(SubscriptionError, match=r"older than Kafka 3\.7"):
+            ask(old.connection)
+
+
+def test_only_who_may_configure_the_cluster_may_subscribe(account: Callable[..., Connection]) -> None:
+    stranger, looking = account("DESCRIBE CLUSTER"), account("DESCRIBE_CONFIGS CLUSTER")
+    with pytest.raises(SubscriptionError, match="it needs DESCRIBE_CONFIGS on the cluster"):
+        subscriptions(stranger)
+    assert subscriptions(looking) == []
+    with pytest.raises(SubscriptionError, match="it needs ALTER_CONFIGS on the cluster"):
+        subscribe(looking)
 
 
 class _Heard:
