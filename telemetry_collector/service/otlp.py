@@ -30,6 +30,7 @@ __all__ = ["Push", "pushes_in"]
 
 _RESOURCE_METRICS = 1  # the request's only field
 _LENGTH_DELIMITED = 2
+_DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _POINTS_MAX = 2000  # of a push; a producer that writes to 500 brokers has 1,500
 _METRICS_MAX = 10_000
 _TEXT_MAX_CHARS = 300
@@ -110,7 +111,7 @@ def _points(told: ResourceMetrics) -> list[Point] | None:
 def _points_of(metric: Metric) -> Iterator[Point]:
     for point in metric.gauge.data_points:
         yield Point(metric.name, _attributes(point.attributes), _value(point), 0.0)
-    is_delta = metric.sum.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    is_delta = metric.sum.aggregation_temporality == _DELTA
     for point in metric.sum.data_points:
         span_s = (point.time_unix_nano - point.start_time_unix_nano) * _NS
         is_known = is_delta and point.start_time_unix_nano > 0 and span_s > 0
@@ -125,9 +126,14 @@ def _attributes(told: Iterable[KeyValue]) -> Mapping[str, str | int]:
     """Texts, whole numbers and truth values by name."""
     attributes: dict[str, str | int] = {}
     for pair in told:
-        kind = pair.value.WhichOneof("value")
-        if kind in ("string_value", "int_value", "bool_value"):
-            attributes[pair.key] = getattr(pair.value, kind)
+        value = pair.value
+        kind = value.WhichOneof("value")
+        if kind == "string_value":
+            attributes[pair.key] = value.string_value
+        elif kind == "int_value":
+            attributes[pair.key] = value.int_value
+        elif kind == "bool_value":
+            attributes[pair.key] = value.bool_value
     return attributes
 
 

@@ -1,56 +1,64 @@
 package io.evenload.kafka.partitioner;
 
-import java.util.Collections;
-import java.util.Map;
-import java.util.WeakHashMap;
+import java.lang.ref.WeakReference;
 
 /**
  * What each thread was answered last, for clients before 4.0: these ask for the first record of a batch twice, and
  * don't use the first answer. Any thread may call anything.
  *
- * <p>A thread local would do neither way: held by it, answers would keep this class, and an application's with it, for
- * as long as a pool's threads live; held weakly by it, they would be lost whenever memory is tidied up between the two
- * questions. So it is the partitioner that holds them.
+ * <p>A pool's threads outlive a producer, and would keep this class, and an application's with it, if they held anything
+ * of its classes. So a thread holds an array of what Java itself has (a record's value until its next one), and a topic's
+ * turns weakly, which the partitioner holds as long as it is open.
  */
 final class LatestAnswers {
-    private final Map<Thread, Answer> byThread = Collections.synchronizedMap(new WeakHashMap<>());
+    private static final int TURNS = 0; // WeakReference of TopicTurns
+    private static final int VALUE = 1; // byte[]
+    private static final int NUMBERS = 2; // long[]: the next three
+    private static final int PARTITION = 0;
+    private static final int SIZE = 1;
+    private static final int IS_UNUSED = 2;
+
+    private final ThreadLocal<Object[]> ofThread = new ThreadLocal<>();
 
     /** This thread's record goes there. */
     void keep(TopicTurns turns, int partition, long sizeBytes, byte[] value) {
-        byThread.put(Thread.currentThread(), new Answer(turns, partition, sizeBytes, value));
+        Object[] answer = ofThread.get();
+        if (answer == null) {
+            answer = new Object[] {null, null, new long[3]};
+            ofThread.set(answer);
+        }
+        answer[TURNS] = turns.weakly;
+        answer[VALUE] = value;
+        long[] numbers = (long[]) answer[NUMBERS];
+        numbers[PARTITION] = partition;
+        numbers[SIZE] = sizeBytes;
+        numbers[IS_UNUSED] = 0;
     }
 
     /** The client begins a batch and is about to ask this thread's last question again, if it was one of ours. */
     void maybeUnused(String topic, int partition) {
-        Answer answer = byThread.get(Thread.currentThread());
-        if (answer != null && answer.partition == partition && answer.turns.topic.equals(topic)) {
-            answer.isUnused = true;
+        Object[] answer = ofThread.get();
+        TopicTurns turns = turns(answer);
+        if (turns != null && turns.topic.equals(topic) && ((long[]) answer[NUMBERS])[PARTITION] == partition) {
+            ((long[]) answer[NUMBERS])[IS_UNUSED] = 1;
         }
     }
 
     /** This thread is asked for that record: if for the second time, the first answer isn't used. */
     void takeBackUnused(String topic, byte[] value) {
-        Answer answer = byThread.get(Thread.currentThread());
-        if (answer != null && answer.isUnused) {
-            if (answer.value == value && answer.turns.topic.equals(topic)) {
-                answer.turns.giveBack(answer.partition, answer.sizeBytes);
-            }
-            byThread.remove(Thread.currentThread());
+        Object[] answer = ofThread.get();
+        if (answer == null || ((long[]) answer[NUMBERS])[IS_UNUSED] == 0) {
+            return;
         }
+        long[] numbers = (long[]) answer[NUMBERS];
+        TopicTurns turns = turns(answer);
+        if (turns != null && turns.topic.equals(topic) && answer[VALUE] == value) {
+            turns.giveBack((int) numbers[PARTITION], numbers[SIZE]);
+        }
+        numbers[IS_UNUSED] = 0;
     }
 
-    private static final class Answer {
-        final TopicTurns turns;
-        final int partition;
-        final long sizeBytes;
-        final byte[] value;
-        boolean isUnused;
-
-        Answer(TopicTurns turns, int partition, long sizeBytes, byte[] value) {
-            this.turns = turns;
-            this.partition = partition;
-            this.sizeBytes = sizeBytes;
-            this.value = value;
-        }
+    private static TopicTurns turns(Object[] answer) {
+        return answer == null ? null : (TopicTurns) ((WeakReference<?>) answer[TURNS]).get();
     }
 }

@@ -1,5 +1,6 @@
 package io.evenload.kafka.partitioner;
 
+import java.lang.ref.WeakReference;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.ThreadLocalRandom;
@@ -16,6 +17,9 @@ import org.apache.kafka.common.PartitionInfo;
  */
 final class TopicTurns {
     final String topic;
+
+    /** For those who mustn't keep it. */
+    final WeakReference<TopicTurns> weakly = new WeakReference<>(this);
 
     /** Of the cluster that the client writes to, as far as it knows; null: not known. */
     final String clusterId;

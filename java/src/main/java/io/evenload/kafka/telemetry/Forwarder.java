@@ -52,7 +52,7 @@ final class Forwarder implements AutoCloseable {
         this.settings = settings;
         this.counts = counts;
         this.brokerId = brokerId;
-        queue = new PushQueue(settings.queueBytes);
+        queue = new PushQueue(settings.queueBytes, ENOUGH_BYTES);
     }
 
     /** Who the broker is, once it knows. */
@@ -113,7 +113,7 @@ final class Forwarder implements AutoCloseable {
     /** Whatever is wrong, the thread goes on: nobody would start another. */
     private void forwardUnlessWrong() throws InterruptedException {
         try {
-            forward(queue.take(GATHER_NANOS, ENOUGH_BYTES));
+            forward(queue.take(GATHER_NANOS));
         } catch (InterruptedException error) {
             throw error;
         } catch (Throwable error) {

@@ -8,11 +8,14 @@ import java.util.concurrent.TimeUnit;
 /** Pushes on their way from request threads to the one that forwards them; bounded by bytes. */
 final class PushQueue {
     private final long maxBytes;
+    private final long enoughBytes;
     private final ArrayDeque<Push> waiting = new ArrayDeque<>();
     private volatile long bytes;
 
-    PushQueue(long maxBytes) {
+    /** Room for so many bytes; of which so many are enough to be taken at once. */
+    PushQueue(long maxBytes, long enoughBytes) {
         this.maxBytes = maxBytes;
+        this.enoughBytes = Math.min(enoughBytes, maxBytes / 2);
     }
 
     /** Whether there is room for a payload of so many bytes, as far as can be known without waiting. */
@@ -35,12 +38,15 @@ final class PushQueue {
         }
         waiting.add(push);
         bytes += push.sizeBytes();
-        notifyAll();
+        // Waking somebody takes a request thread longer than all the rest.
+        if (waiting.size() == 1 || bytes >= enoughBytes) {
+            notifyAll();
+        }
         return true;
     }
 
-    /** Waits until there is something, then gathers what comes within a time, or so many bytes. */
-    List<Push> take(long gatherNanos, long enoughBytes) throws InterruptedException {
+    /** Waits until there is something, then gathers what comes within a time, or until it is enough. */
+    List<Push> take(long gatherNanos) throws InterruptedException {
         synchronized (this) {
             while (waiting.isEmpty()) {
                 wait();
