@@ -20,6 +20,8 @@ from evenload.router.route import Route
 from evenload.router.router import Router
 from evenload.router.scoring import ScoreContext
 from evenload.telemetry_collector import BrokerSnapshot, CachedSnapshot, ClusterSnapshot
+from evenload.telemetry_collector.pushed.client_figures import Kind
+from evenload.telemetry_collector.pushed.felt import FeltByProducers
 from evenload.telemetry_collector.reports import Intent, RouteReport
 from evenload.telemetry_collector.service.page.history import History
 from evenload.telemetry_collector.service.page.live_page import load_page
@@ -42,6 +44,21 @@ TOPICS: dict[str, tuple[list[tuple[int, ...]], int]] = {
     LOAD: ([(1,), (2,), (3,), (4,), (5,)] * 4, 0),
     "orders": ([(3, 1), (1, 4), (4, 3)], 41 * GIB),
     "cola": ([(1,), (3,), (5,)], 140 * MIB),
+}
+
+# Of those that push: broker 4 is slow for them, too.
+FELT: dict[Kind, FeltByProducers] = {
+    "java": FeltByProducers(
+        num_clients=38,
+        latency_s_by_broker={1: 0.0031, 2: 0.0046, 3: 0.0028, 4: 0.052, 5: 0.0035},
+        queue_time_s=0.0062,
+        num_throttled=2,
+    ),
+    "librdkafka": FeltByProducers(
+        num_clients=11,
+        latency_s_by_broker={1: 0.0024, 2: 0.0038, 3: 0.0022, 4: 0.041, 5: 0.0027},
+        queue_time_s=0.0001,
+    ),
 }
 
 
@@ -143,6 +160,7 @@ class Evening:
                 report("web-17/2210/clicks", "clicks", even, sent=3 * GIB, to_come=None),
             ],
             intents=[Intent(load=f"loader-3/{LOAD}", topic=LOAD, bytes_by_broker=announced)],
+            felt=FELT,
             weights=Weights(score_functions=WEIGHTS),
             explain=self.explain,
             now_s=self.now_s,
