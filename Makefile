@@ -53,7 +53,7 @@ bench: setup ## is it true? tables on the terminal, JSON and SVG in benchmarks/r
 	$(BIN)/python -m benchmarks
 
 java: ## the jar of java/ as it is released, and its tests; takes a JDK (11 or later) and Maven, as nothing else does
-	mvn --quiet --batch-mode --file java/pom.xml verify
+	mvn --quiet --batch-mode --file java/pom.xml clean verify
 
 dist: setup java ## what is released: sdist and wheel in dist/, with the jar that Maven has built
 	cp java/target/evenload-kafka-*.jar evenload/jvm/evenload-kafka.jar

@@ -95,7 +95,7 @@ class JavaClient:
     def __init__(self, load: Load, more_settings: Mapping[str, str] | None = None) -> None:
         self._load = load
         self._more = [f"{name}={value}" for name, value in (more_settings or {}).items()]
-        classpath = (evenload_jar(), *tools_classpath())
+        classpath = (*tools_classpath(), evenload_jar())
         self._runtime = replace(java_runtime(lambda _: None), classpath=classpath)
 
     def write(self, num_records: int) -> None:

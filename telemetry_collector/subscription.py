@@ -9,10 +9,9 @@ Two of them, as two kinds of clients need different care:
   A push that is larger than a broker's `telemetry.max.bytes` is answered in a way (INVALID_RECORD) upon which
   its client doesn't push again until it is started anew. So metrics of which a client has one for each topic
   are only asked for on demand, and a bound that is set too low is refused.
-- Those of librdkafka have 17 at most, and up to 2.10.0 they can't read a list of names (each runs on into the
-  next), nor push nothing: they lose their connection, and 2.5.0 its process. So they are asked for all that
-  begins
-  with one name.
+- Those of librdkafka have some dozens at most, none by topic, and up to 2.10.0 they can't read a list of
+  names (each runs on into the next), nor push nothing: they lose their connection, and 2.5.0 its process. So
+  they are asked for all that begins with one name.
 
 Who else pushes isn't asked. Needs ALTER_CONFIGS and DESCRIBE_CONFIGS on the cluster. Only kafka-python can do
 it: to other admin clients, client metrics are no kind of resource.

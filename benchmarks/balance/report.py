@@ -18,7 +18,7 @@ from benchmarks.balance.runs import Run
 from benchmarks.layouts import Layout
 from benchmarks.outcome import ALLOWED_POINTS, POINT, Outcome, spread
 from benchmarks.results import machine
-from benchmarks.strategies import EVENLOAD
+from benchmarks.strategies import EVENLOAD, JAVA, STRATEGIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,7 +161,7 @@ def _by_strategy(runs: Iterable[Run]) -> dict[str, list[Outcome]]:
     grouped: dict[str, list[Outcome]] = {}
     for run in runs:
         grouped.setdefault(run.strategy, []).append(run.outcome)
-    return grouped
+    return {name: grouped[name] for name in STRATEGIES if name in grouped}
 
 
 def _by_layout(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -201,11 +201,10 @@ def _points_text(points: float) -> str:
 
 
 def _verdict(points: Mapping[str, float]) -> str:
-    """Whether evenload passes, if it was there."""
-    if EVENLOAD not in points:
-        return ""
-    verdict = "[green]passes[/green]" if points[EVENLOAD] <= ALLOWED_POINTS else "[red]FAILS[/red]"
-    return f"{EVENLOAD} {verdict}"
+    """Whether evenload passes, and by the Java client, as far as they were there."""
+    verdicts = {True: "[green]passes[/green]", False: "[red]FAILS[/red]"}
+    judged = [name for name in (EVENLOAD, JAVA) if name in points]
+    return ", ".join(f"{name} {verdicts[points[name] <= ALLOWED_POINTS]}" for name in judged)
 
 
 def _leads(outcomes: Sequence[Outcome]) -> str:

@@ -71,14 +71,16 @@ def run_all(
     for num_brokers, of_size in groupby(by_size, key=lambda case: len(case.layout.capacity_mib)):
         with temporary_cluster(num_brokers=num_brokers, broker_properties=BROKER_PROPERTIES) as cluster:
             for layout, of_layout in groupby(of_size, key=lambda case: case.layout):
-                with Stage(cluster, layout) as stage:
-                    yield list(_run_layout(stage, list(of_layout), strategies, started))
+                chosen = [strategy for strategy in strategies if strategy.is_for(layout)]
+                if chosen:
+                    with Stage(cluster, layout) as stage:
+                        yield list(_run_layout(stage, list(of_layout), chosen, started))
 
 
 def _run_layout(
     stage: Stage, cases: Sequence[Case], strategies: Sequence[Strategy], started: Callable[[Case, str], None]
 ) -> Iterator[Run]:
     for case in cases:
-        for strategy in (each for each in strategies if each.is_for(case.layout)):
+        for strategy in strategies:
             started(case, strategy.name)
             yield Run(case=case, strategy=strategy.name, outcome=load_once(stage, case, strategy))

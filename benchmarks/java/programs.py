@@ -19,6 +19,7 @@ from evenload.local_cluster.jars import KAFKA_VERSION, compiler_jar, kafka_class
 _SOURCES = Path(__file__).parent / "sources"
 _PACKAGE = "io.evenload.benchmarks"
 _END_TIMEOUT_S = 60.0
+_RUN_TIMEOUT_S = 900.0
 
 
 class JavaPrograms:
@@ -45,7 +46,7 @@ class JavaPrograms:
     def run(self, program: str, *arguments: str, kafka_version: str = KAFKA_VERSION) -> dict[str, Any]:
         """What a program says at its end."""
         command = self.command(program, *arguments, kafka_version=kafka_version)
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=_RUN_TIMEOUT_S)
         said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return said
 
@@ -85,7 +86,7 @@ class JavaWindows:
     def _tell(self, what: str, name: str, *more: Any) -> dict[str, float]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(what, self._settings[name], *more, file=self._process.stdin, flush=True)
+        print(what, self._settings[name], *more, sep="\t", file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"the Java producers' process ended with status {self._process.wait()}")

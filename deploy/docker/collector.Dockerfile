@@ -1,4 +1,4 @@
-# The collector service, and every other command that needs no model: docker build -f deploy/docker/collector.Dockerfile .
+# `evenload collector` and `evenload metrics`: docker build -f deploy/docker/collector.Dockerfile .
 FROM python:3.11.13-slim-bookworm
 COPY . /evenload
 RUN pip install --no-cache-dir --constraint /evenload/constraints.txt '/evenload[collector]'

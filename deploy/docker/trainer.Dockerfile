@@ -3,4 +3,3 @@
 FROM rayproject/ray:2.60.0-py311
 COPY --chown=ray:users . /home/ray/evenload
 RUN pip install --no-cache-dir --constraint /home/ray/evenload/constraints.txt '/home/ray/evenload[train]'
-USER ray

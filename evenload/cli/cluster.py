@@ -64,7 +64,7 @@ class CapacityList(click.ParamType[list[int]]):
     f"the collector service at this URL, or at {_COLLECTOR_URL}. Its token to ingest: "
     "EVENLOAD_COLLECTOR_TOKEN_FILE.",
 )
-@click.option("--no-telemetry", "telemetry_url", flag_value="", help="Have them hand on nothing any more.")
+@click.option("--no-telemetry", is_flag=True, help="Have them hand on nothing any more.")
 @json_option
 def up(
     *,
@@ -72,6 +72,7 @@ def up(
     capacity: list[int] | None,
     kafka_version: str | None,
     telemetry_url: str | None,
+    no_telemetry: bool,
     output: Output,
 ) -> None:
     """Start the embedded Kafka cluster of EVENLOAD_HOME (default .evenload), or find it running.
@@ -86,6 +87,8 @@ def up(
         raise click.BadParameter(
             f"{kafka_version!r} is not a version from 3.3.0 on", param_hint="--kafka-version"
         )
+    if telemetry_url is not None and no_telemetry:
+        raise click.UsageError("--telemetry and --no-telemetry: say one of them")
     kept = _existing_cluster()
     if capacity and len(capacity) == 1:
         capacity *= brokers or (len(kept.broker_ids) if kept else DEFAULT_NUM_BROKERS)
@@ -95,7 +98,7 @@ def up(
         capacity_bytes=capacity,
         kafka_version=kafka_version,
         progress=output.note,
-        **_with_plugin(kept, telemetry_url, kafka_version, output),
+        **_with_plugin(kept, "" if no_telemetry else telemetry_url, kafka_version, output),
     ).start()
     _show_cluster(cluster.connection, output)
 
@@ -108,7 +111,14 @@ def _with_plugin(
     Args:
         url: of the service; "": no plugin; None: as it was.
     """
-    from evenload.jvm.broker_plugin import OLDEST_KAFKA, URL, is_in, plugin_properties, without_plugin
+    from evenload.jvm.broker_plugin import (
+        OLDEST_KAFKA,
+        TOKEN_FILE,
+        URL,
+        is_in,
+        plugin_properties,
+        without_plugin,
+    )
     from evenload.jvm.jar import evenload_jar
     from evenload.local_cluster.jars import KAFKA_VERSION, is_older
 
@@ -118,15 +128,17 @@ def _with_plugin(
         return {}
     wanted, jars = without_plugin(told), []
     if url != "":
-        url = url or told[URL]
-        if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", url):
+        if url and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", url):
             raise click.BadParameter(f"{url!r} is not http://HOST:PORT, nor https", param_hint="--telemetry")
         if is_older(version, OLDEST_KAFKA):
             raise click.BadParameter(
                 f"clients push their metrics from Kafka {OLDEST_KAFKA} on, and this is {version}",
                 param_hint="--telemetry",
             )
-        token = os.environ.get("EVENLOAD_COLLECTOR_TOKEN_FILE")
+        token = os.environ.get("EVENLOAD_COLLECTOR_TOKEN_FILE") or (
+            told.get(TOKEN_FILE) if url is None else None
+        )
+        url = url or told[URL]
         wanted = plugin_properties(version, url, Path(token).absolute() if token else None, among=told)
         jars = [evenload_jar(output.note)]
     if wanted != told and kept is not None and kept.is_running:

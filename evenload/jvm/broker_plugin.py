@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["OLDEST_KAFKA", "URL", "is_in", "plugin_properties", "without_plugin"]
+__all__ = ["OLDEST_KAFKA", "TOKEN_FILE", "URL", "is_in", "plugin_properties", "without_plugin"]
 
 URL = "evenload.telemetry.url"
+TOKEN_FILE = "evenload.telemetry.token.file"
 OLDEST_KAFKA = "3.7.0"
 """The first whose clients push."""
 
 _REPORTERS = "metric.reporters"
-_TOKEN_FILE = "evenload.telemetry.token.file"
 _PLUGIN = "io.evenload.kafka.telemetry.TelemetryPlugin"
 _EXPORTER_PLUGIN = "io.evenload.kafka.telemetry.TelemetryExporterPlugin"
 _EXPORTER_SINCE = (4, 2)
@@ -36,13 +36,13 @@ def plugin_properties(
     reporters = [*_reporters(others), *([] if _REPORTERS in others else [_JMX]), plugin]
     told = {**others, _REPORTERS: ",".join(reporters), URL: url}
     if token_path is not None:
-        told[_TOKEN_FILE] = str(token_path)
+        told[TOKEN_FILE] = str(token_path)
     return told
 
 
 def without_plugin(properties: Mapping[str, str]) -> Mapping[str, str]:
     """The same lines without what the plugin needs."""
-    told = {name: value for name, value in properties.items() if name not in (URL, _TOKEN_FILE)}
+    told = {name: value for name, value in properties.items() if name not in (URL, TOKEN_FILE)}
     if _REPORTERS in told:
         others = [each for each in _reporters(told) if each not in (_PLUGIN, _EXPORTER_PLUGIN)]
         told[_REPORTERS] = ",".join(others)

@@ -1,8 +1,8 @@
 """The latest push of each producer, as long as it counts, and what all of them feel.
 
 Anybody who may talk to a broker may push anything, as often and under as many names as they like. So there is
-room for so many clients and figures. When it is used up, the oldest of whoever (by address) takes most of it
-go: a flood pushes out its own.
+room for so many clients and figures. When it is used up, clients of the address that takes most of it are
+forgotten, the oldest first: a flood pushes out its own.
 
 A client counts for 2.5 of its push intervals, or until it says that it ends.
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
@@ -147,10 +146,11 @@ class PushedClients:
             return
         # Beside each client, what its address takes with it and those heard after it: the most is where
         # whoever has most began.
-        taken: Counter[str] = Counter()
+        taken: dict[str, float] = {}
         by_taken = []
         for instance_id, heard in reversed(self._heard.items()):
-            taken[heard.who.address] += heard.figures.num_figures
+            part = 1 / self._max_clients + heard.figures.num_figures / self._max_figures
+            taken[heard.who.address] = taken.get(heard.who.address, 0.0) + part
             by_taken.append((taken[heard.who.address], instance_id))
         by_taken.sort(key=lambda each: -each[0])
         max_clients = int(_USED_AFTER_ROOM_WAS_MADE * self._max_clients)

@@ -334,7 +334,11 @@ class Observations:
             return None
         to_wall_s = wall_now_s - now_s
         latencies_s = self._metrics.request_latencies_s(now_s=now_s)
-        stored = [rate for each in self._brokers.values() if (rate := each.ingest.bytes_per_s) is not None]
+        stored = [
+            rate
+            for each in self._brokers.values()
+            if each.unreachable_since_s is None and (rate := each.ingest.bytes_per_s) is not None
+        ]
         sent_max = max(_SENT_MIN_BYTES_PER_S, _SENT_FACTOR * median(stored)) if stored else 0.0
         snapshot = ClusterSnapshot(
             cluster_id=layout.cluster_id,

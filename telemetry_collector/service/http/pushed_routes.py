@@ -7,7 +7,7 @@ taken, as only figures about its own brokers are. Requests are unpacked and read
 thread; when too many wait, they are refused: the plugin drops what it hands on then, and the next push says
 it anew.
 
-Read next: ../otlp.py.
+Read next: otlp.py, beside this folder.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def _take(clients: PushedClients, body: bytes, snapshot: ClusterSnapshot) -> Non
     Raises:
         ValueError: it is no request of the plugin, or a broker of another cluster sends it; why, as a clause.
     """
+    reachable = {broker_id for broker_id, broker in snapshot.brokers.items() if broker.is_reachable}
     for push in pushes_in(body):
         if push is not None and push.cluster_id not in ("", snapshot.cluster_id):
             raise ValueError(
@@ -74,7 +75,7 @@ def _take(clients: PushedClients, body: bytes, snapshot: ClusterSnapshot) -> Non
         clients.count(is_readable=push is not None)
         if push is None:
             continue
-        figures = figures_of(push.points, brokers=snapshot.brokers, topics=snapshot.topics)
+        figures = figures_of(push.points, brokers=reachable, topics=snapshot.topics)
         if push.is_last:
             clients.end(push.who.instance_id)
         elif figures is not None:

@@ -112,6 +112,7 @@ def test_kafka_connect_follows_shares(
         "offset.storage.file.filename": str(tmp_path / "offsets"),
         "plugin.path": str(tmp_path / "connectors"),
         "listeners": "http://127.0.0.1:0",
+        "producer.enable.idempotence": "true",  # or a broker that takes long would get records twice
         "producer.evenload.url": service.url,
         **{f"producer.{name}": value for name, value in PATIENT.items()},
     }
@@ -129,7 +130,10 @@ def test_kafka_connect_follows_shares(
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path)
         try:
-            wait_until(lambda: sum(stored(connection, topic_name)) >= NUM_RECORDS)
+            wait_until(
+                lambda: process.poll() is not None or sum(stored(connection, topic_name)) >= NUM_RECORDS
+            )
+            assert process.poll() is None, (tmp_path / "log").read_text()
         finally:
             process.terminate()
             process.wait()

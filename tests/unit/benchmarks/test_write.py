@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks.paired_ratio import paired_ratio
 from benchmarks.results import to_text, write_svg
-from benchmarks.write.report import LatencyRow, ThroughputRow, document, draw, misses, tables
+from benchmarks.write.report import OURS, PLAIN, LatencyRow, ThroughputRow, document, draw, misses, tables
 
 NUM_PAIRS = 20
 
@@ -51,7 +51,8 @@ def _throughput(record_bytes: int, ratio: float) -> ThroughputRow:
 
 
 def _result(latency: LatencyRow, throughput: ThroughputRow) -> dict[str, Any]:
-    return document(2000.0, 4096, [latency], [throughput])
+    batches = {PLAIN: [1000.0, 1000.0], OURS: [900.0, 900.0]}
+    return document(2000.0, 4096, [latency], [throughput], batches)
 
 
 @pytest.mark.parametrize(

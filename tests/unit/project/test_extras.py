@@ -25,6 +25,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 PACKAGE_OF = {
     "kafka-python": "kafka",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
+    "opentelemetry-proto": "opentelemetry",
     "opentelemetry-sdk": "opentelemetry",
     "pillow": "PIL",
     "scikit-learn": "sklearn",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,29 +35,29 @@ def test_there_is_never_more_than_there_is_room_for_and_a_flood_pushes_out_its_o
     pushes: list[tuple[int, str, int]], max_clients: int, max_figures: int
 ) -> None:
     clients = PushedClients(max_clients=max_clients, max_figures=max_figures)
-    kept: dict[str, tuple[str, int]] = {}  # who was heard longest ago comes first
+    kept: dict[str, tuple[str, float]] = {}  # who was heard longest ago comes first
     for number, address, count in pushes:
         figures = java(dict.fromkeys(BROKERS[:count], 1.0))
         clients.hear(client(number, address=address), figures)
         kept.pop(str(number), None)
-        kept[str(number)] = (address, figures.num_figures)
+        kept[str(number)] = (address, 1 / max_clients + figures.num_figures / max_figures)
         assert len(clients._heard) <= max_clients
         assert sum(each.figures.num_figures for each in clients._heard.values()) <= max_figures
         gone = [id_ for id_ in kept if id_ not in clients._heard]
         assert clients._num_figures == sum(each.figures.num_figures for each in clients._heard.values())
         if gone:
-            left: Counter[str] = Counter()
-            for id_, (whose, size) in kept.items():
-                left[whose] += size if id_ in clients._heard else 0
+            left = dict.fromkeys("abc", 0.0)
+            for id_, (whose, part) in kept.items():
+                left[whose] += part if id_ in clients._heard else 0.0
             for id_ in gone:
-                whose, size = kept[id_]
+                whose, _ = kept[id_]
                 older = list(kept)[: list(kept).index(id_)]
                 assert not [each for each in older if kept[each][0] == whose and each in clients._heard]
                 # Those of its address that are newer, and it: nobody else has more left.
                 newer = sum(
                     kept[each][1] for each in list(kept)[list(kept).index(id_) :] if kept[each][0] == whose
                 )
-                assert newer >= max(left[other] for other in "abc" if other != whose)
+                assert newer >= max(left[other] for other in "abc" if other != whose) - 1e-9
             for id_ in gone:
                 del kept[id_]
         else:

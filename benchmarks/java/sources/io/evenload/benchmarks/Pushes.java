@@ -8,6 +8,7 @@ import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.Arrays;
+import java.util.Locale;
 import java.util.Map;
 import javax.management.ObjectName;
 import org.apache.kafka.common.Uuid;
@@ -35,17 +36,17 @@ public final class Pushes {
             TelemetryPlugin plugin = new TelemetryPlugin();
             plugin.configure(Map.of("evenload.telemetry.url", service.url(), "node.id", 1));
             run(plugin, pushed, everyNanos, numPushes);
+            awaitForwarded(numPushes);
             long behind = threadBehind();
             long behindBefore = memory.getThreadAllocatedBytes(behind);
             long before = memory.getCurrentThreadAllocatedBytes();
             long[] nanos = run(plugin, pushed, everyNanos, numPushes);
             long after = memory.getCurrentThreadAllocatedBytes();
-            while (count("Forwarded") < 2L * numPushes) {
-                Thread.sleep(10);
-            }
+            awaitForwarded(2L * numPushes);
             long behindAfter = memory.getThreadAllocatedBytes(behind);
             Arrays.sort(nanos);
             System.out.printf(
+                    Locale.ROOT,
                     "{\"push_bytes\":%d,\"median_ns\":%d,\"p99_ns\":%d,\"longest_ns\":%d,\"request_bytes\":%d,\"behind_bytes\":%d}%n",
                     pushed.length,
                     nanos[nanos.length / 2],
@@ -74,6 +75,15 @@ public final class Pushes {
             nanos[number] = System.nanoTime() - begun;
         }
         return nanos;
+    }
+
+    private static void awaitForwarded(long numPushes) throws Exception {
+        while (count("Forwarded") < numPushes) {
+            if (count("Dropped") + count("Failed") + count("Unreadable") > 0) {
+                throw new IllegalStateException("a push was lost");
+            }
+            Thread.sleep(10);
+        }
     }
 
     private static long threadBehind() {

@@ -8,6 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.Arrays;
+import java.util.Locale;
 import java.util.Properties;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
@@ -19,7 +20,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Short windows of writing by a schedule, as benchmarks/write/windows.py has them, with Kafka's Java client: each with a
  * producer of its own, in a JVM that stays. A record's time is from when it was due until it is acknowledged.
  *
- * <p>Reads a line for each window and answers with a line of JSON. "window SETTINGS TOPIC PARTITIONS RATE BYTES LEAD_S
+ * <p>Reads a line for each window and answers with a line of JSON. (fields between tabs) "window SETTINGS TOPIC PARTITIONS RATE BYTES LEAD_S
  * WINDOW_S"; "idle SETTINGS TOPIC PARTITIONS SECONDS": what a producer costs that has nothing to write.
  */
 public final class Windows {
@@ -31,7 +32,7 @@ public final class Windows {
     public static void main(String[] arguments) throws Exception {
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
-            String[] told = line.split(" ");
+            String[] told = line.split("\t");
             Properties settings = new Properties();
             try (BufferedReader file = Files.newBufferedReader(Paths.get(told[1]))) {
                 settings.load(file);
@@ -91,6 +92,7 @@ public final class Windows {
         }
         Arrays.sort(latencies);
         return String.format(
+                Locale.ROOT,
                 "{\"first_s\":%.6f,\"p50_ms\":%.6f,\"p99_ms\":%.6f,\"batch_bytes\":%.1f}",
                 firstS, at(latencies, 0.5) / MS, at(latencies, 0.99) / MS, metric(producer, "batch-size-avg"));
     }
@@ -99,7 +101,7 @@ public final class Windows {
         OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         long before = system.getProcessCpuTime();
         Thread.sleep((long) (seconds * 1000));
-        return String.format("{\"cores\":%.6f}", (system.getProcessCpuTime() - before) / SECOND / seconds);
+        return String.format(Locale.ROOT, "{\"cores\":%.6f}", (system.getProcessCpuTime() - before) / SECOND / seconds);
     }
 
     private static double at(double[] sorted, double part) {

@@ -204,7 +204,11 @@ class ServiceClientTest {
             InputStream in = connection.getInputStream();
             StringBuilder read = new StringBuilder();
             while (read.indexOf("\r\n\r\n") < 0) {
-                read.append((char) in.read());
+                int next = in.read();
+                if (next < 0) {
+                    return;
+                }
+                read.append((char) next);
             }
             head = read.toString();
             answer.to(connection);

@@ -5,12 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertNotSame;
 import java.io.IOException;
 import java.io.InputStream;
 import java.lang.ref.WeakReference;
-import java.util.Collections;
 import java.util.Map;
 import org.apache.kafka.clients.producer.Partitioner;
-import org.apache.kafka.common.Cluster;
-import org.apache.kafka.common.Node;
-import org.apache.kafka.common.PartitionInfo;
 import org.junit.jupiter.api.Test;
 
 class ClosingTest {
@@ -56,20 +52,9 @@ class ClosingTest {
         // Nobody answers there.
         partitioner.configure(Map.of("evenload.url", "http://127.0.0.1:1", "evenload.first.route.timeout.ms", 100));
         for (int number = 0; number < 100; number++) {
-            partitioner.partition(TOPIC, null, null, null, new byte[1000], cluster());
+            partitioner.partition(TOPIC, null, null, null, new byte[1000], Clusters.ofOnePartition(TOPIC));
         }
         return partitioner;
-    }
-
-    private static Cluster cluster() {
-        Node node = new Node(1, "localhost", 9092);
-        PartitionInfo partition = new PartitionInfo(TOPIC, 0, node, new Node[] {node}, new Node[] {node});
-        return new Cluster(
-                null,
-                Collections.singletonList(node),
-                Collections.singletonList(partition),
-                Collections.emptySet(),
-                Collections.emptySet());
     }
 
     /** Loads evenload's classes anew, and all others from where they are. */

@@ -2,11 +2,7 @@ package io.evenload.kafka.partitioner;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import java.util.Collections;
 import java.util.Map;
-import org.apache.kafka.common.Cluster;
-import org.apache.kafka.common.Node;
-import org.apache.kafka.common.PartitionInfo;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -75,19 +71,8 @@ class LatestAnswersTest {
     }
 
     private int answered(byte[] value) {
-        int partition = turns.partition(value.length, clusterOfOnePartition());
+        int partition = turns.partition(value.length, Clusters.ofOnePartition(TOPIC));
         latest.keep(turns, partition, value.length, value);
         return partition;
-    }
-
-    private static Cluster clusterOfOnePartition() {
-        Node node = new Node(1, "localhost", 9092);
-        PartitionInfo partition = new PartitionInfo(TOPIC, 0, node, new Node[] {node}, new Node[] {node});
-        return new Cluster(
-                null,
-                Collections.singletonList(node),
-                Collections.singletonList(partition),
-                Collections.emptySet(),
-                Collections.emptySet());
     }
 }
