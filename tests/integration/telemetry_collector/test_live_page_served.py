@@ -80,12 +80,13 @@ def test_the_page_shows_real_brokers_and_how_a_real_producer_routes(
 
         def is_shown(seen: dict[str, Any]) -> bool:
             routes = [route for route in seen["routes"] if route["topic"] == topic_name]
-            return len(routes) == 2 and all(route["reason"] is None for route in routes)
+            # It may report before it has sent all.
+            are_whole = sorted(route["sent_bytes"] for route in routes) == [0, 300_000]
+            return are_whole and all(route["reason"] is None for route in routes)
 
         seen = wait_for(collector_url, is_shown)
     by_producer = {r["producer"]: r["sent_bytes"] for r in seen["routes"] if r["topic"] == topic_name}
-    assert by_producer.pop("decided by this service") == 0
-    assert list(by_producer.values()) == [300_000]
+    assert by_producer["decided by this service"] == 0
     assert {broker["willingness"] for broker in seen["brokers"]} == {1.0}
     assert seen["history"]
     assert seen["findings"]
