@@ -70,9 +70,7 @@ class Bodies:
         """All of it, of any kind, to be unpacked by `unpacked`.
 
         Raises:
-            RefusedError: it is too large, too slow, packed by something else than gzip, or others take all
-            the
-                room.
+            RefusedError: it is too large, too slow, not packed by gzip, or others take all the room.
         """
         packing = request.headers.get("Content-Encoding", "identity")
         if packing not in ("identity", "gzip"):

@@ -98,8 +98,7 @@ def describe_brokers(admin: kafka.KafkaAdminClient) -> list[dict[str, Any]]:
 def describe_settings(
     admin: kafka.KafkaAdminClient, kind: ConfigResourceType, names: Sequence[str], keys: Sequence[str]
 ) -> list[Any]:
-    """What topics, one broker or client metrics have set, inherited or not: for each its `configs`, or its
-    `error_code`.
+    """What topics, one broker or subscriptions have set, inherited or not: `configs`, or an `error_code`.
 
     Args:
         admin: Who is asked.

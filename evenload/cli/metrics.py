@@ -44,8 +44,7 @@ def metrics() -> None:
 )
 @cluster_options
 def subscribe(*, interval_s: float, by_topic: bool, connection: Connection, output: Output) -> None:
-    """Ask clients to push what is used: Java's for just that, librdkafka's for the few figures that they
-    have.
+    """Ask Java's clients to push what is used, and librdkafka's to push the few figures that they have.
 
     Clients of Java and of librdkafka are asked, new ones at once, others within five minutes.
     Subscriptions of others stay as they are.

@@ -315,8 +315,8 @@ class LocalCluster:
         for jar in settings.extra_jars:
             if not jar.is_file():  # or brokers would die for want of a class
                 raise LocalClusterError(
-                    f"{jar}, which the cluster's servers load, isn't there any more; `evenload up` brings "
-                    f"it back"
+                    f"{jar}, which the cluster's servers load, isn't there any more; "
+                    "`evenload up` brings it back"
                 )
         # At the end, as an archive of classes holds for whatever begins with its class path.
         return replace(runtime, classpath=(*runtime.classpath, *settings.extra_jars))

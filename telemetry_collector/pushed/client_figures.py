@@ -113,12 +113,12 @@ def figures_of(
     has_written = False  # as librdkafka says it
     for point in points:
         if point.name == _LATENCY:
-            node, latency_s = _node(point.attributes), _seconds(point.value)
-            if node is not None and node.broker_id in brokers and latency_s:
+            node, latency_s = _node(point.attributes, brokers), _seconds(point.value)
+            if node is not None and latency_s:
                 latencies_s[node.kind][node.broker_id] = latency_s
         elif point.name == _BYTES_TO_NODE:
-            node, rate = _node(point.attributes), _per_s(point)
-            if node is not None and node.broker_id in brokers and rate is not None:
+            node, rate = _node(point.attributes, brokers), _per_s(point)
+            if node is not None and rate is not None:
                 to_brokers[node.broker_id] = rate
         elif point.name == BY_TOPIC:
             topic, rate = point.attributes.get("topic"), _per_s(point)
@@ -155,8 +155,8 @@ class _Node(NamedTuple):
     broker_id: int
 
 
-def _node(attributes: Mapping[str, str | int]) -> _Node | None:
-    """Which broker is meant; None: none."""
+def _node(attributes: Mapping[str, str | int], brokers: Container[int]) -> _Node | None:
+    """Which of the brokers is meant; None: none of them."""
     named, numbered = attributes.get("node_id"), attributes.get("node.id")
     if isinstance(named, str) and (found := _JAVA_NODE.fullmatch(named)):
         node = _Node("java", int(found[1]))
@@ -164,7 +164,7 @@ def _node(attributes: Mapping[str, str | int]) -> _Node | None:
         node = _Node("librdkafka", numbered)
     else:
         return None
-    return node
+    return node if node.broker_id in brokers else None
 
 
 def _seconds(value_ms: float) -> float | None:

@@ -1,11 +1,10 @@
-"""`POST /v1/metrics`: what Kafka's clients push, as brokers with evenload's plugin hand it on (OTLP over
-HTTP).
+"""`POST /v1/metrics`: what Kafka's clients push, as brokers with evenload's plugin hand it on.
 
-A request is `application/x-protobuf`, gzip or not; 200 says that it was taken, whatever is in it. A client's
-push that can't be read is counted, and costs nobody else's. Until the cluster has been measured nothing is
-taken, as only figures about its own brokers are. Requests are unpacked and read one after the other in a
-thread; when too many wait, they are refused: the plugin drops what it hands on then, and the next push says
-it anew.
+A request is OTLP over HTTP: `application/x-protobuf`, gzip or not; 200 says that it was taken, whatever is in
+it. A client's push that can't be read is counted, and costs nobody else's. Until the cluster has been
+measured nothing is taken, as only figures about its own brokers are. Requests are unpacked and read one after
+the other in a thread; when too many wait, they are refused: the plugin drops what it hands on then, and the
+next push says it anew.
 
 Read next: otlp.py, beside this folder.
 """
