@@ -34,10 +34,10 @@ class RouterConfig(BaseModel):
         description="Keep the shares while new ones would change no broker's utilisation by more.",
     )
     batch_bytes: int = Field(
-        default=256 * 1024,
+        default=4 << 20,
         ge=1,
-        description="About how many bytes go to one partition before the next one's turn; producers and "
-        "loads set their own.",
+        description="About how many bytes go to one partition before the next one's turn, at most; producers "
+        "and loads set their own, and stay for less where a service says so.",
     )
     utilisation_limit: float = Field(
         default=0.95,

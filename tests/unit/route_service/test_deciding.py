@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from evenload.kafka_plugin.config import ProducerConfig
 from evenload.route_service.deciding import TopicDeciding
 from evenload.route_service.route_answer import RouteAnswer
 from evenload.router.config import RouterConfig
@@ -116,6 +117,11 @@ def test_many_producers_report_seldom_enough_and_often_enough() -> None:
     assert decide(deciding, large, *(report(str(n)) for n in range(100))).report_bytes == 1 << 23
     assert decide(deciding, snapshot(0, 0, 0), report()).report_bytes == 1 << 20
     assert decide(deciding_of("t"), None).report_bytes == 1 << 30
+
+
+def test_turns_are_as_long_as_a_producer_that_decides_by_itself_would_make_them() -> None:
+    large = make_snapshot([0] * 3, 1 << 40, topics=LAYOUT)
+    assert decide(deciding_of("t"), large, report()).turn_max_bytes == ProducerConfig().batch_bytes
 
 
 def test_new_partitions_get_their_part_though_brokers_are_even() -> None:

@@ -83,7 +83,7 @@ def test_a_clock_that_was_set_back_does_not_make_a_snapshot_stale() -> None:
 def test_a_turn_is_short_where_one_more_or_less_would_be_seen(
     capacities: list[int], remaining_bytes: int | None, turn_bytes: int
 ) -> None:
-    router = Router(RouterConfig(batch_bytes=4 << 20))
+    router = Router()
     snapshot = make_snapshot([0, 0], capacities, topics={"t": [(1,), (2,)]})
     assert route(router, snapshot, remaining_bytes=remaining_bytes).batch_bytes == turn_bytes
 
