@@ -28,14 +28,21 @@ DASHBOARDS = {path.name: json.loads(path.read_text()) for path in (GRAFANA / "da
 # What the service exports about itself and its producers, beside INSTRUMENTS: their labels by name.
 OF_THE_SERVICE = {
     "evenload_broker_announced_bytes": {"broker_id"},
+    "evenload_broker_felt_latency_seconds": {"broker_id", "client"},
     "evenload_broker_replication_throttle_bytes_per_second": {"broker_id"},
+    "evenload_client_pushes_total": set(),
+    "evenload_clients_pushed_out_total": set(),
     "evenload_even_routes": set(),
     "evenload_function_put_aside_routes": {"function"},
+    "evenload_producer_queue_time_seconds": {"client"},
+    "evenload_pushing_producers": {"client"},
     "evenload_reassigning_partitions": set(),
     "evenload_route_fallbacks_total": set(),
     "evenload_service_requests_total": {"route", "status"},
     "evenload_service_routes": set(),
+    "evenload_throttled_producers": {"client"},
     "evenload_topic_throttled_replicas": {"topic"},
+    "evenload_unreadable_client_pushes_total": set(),
 }
 # What the governor exports, of which tests/unit/governor/service/test_http.py asks it for the values.
 OF_THE_GOVERNOR: dict[str, set[str]] = {
