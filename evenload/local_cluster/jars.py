@@ -36,6 +36,8 @@ _LOG_ARTIFACT = "org.slf4j:slf4j-simple:1.7.36"
 _EXPORTER_VERSION = "1.0.1"
 _COMPILER_VERSION = "3.46.0"
 _JUNIT_VERSION = "1.13.4"
+_FLINK_VERSION, _FLINK_SINK_VERSION = "2.0.0", "4.0.0-2.0"
+_FLINK_PARTS = ("flink-clients", "flink-streaming-java", "flink-connector-base")
 _NUM_DOWNLOADS = 4
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _OLDEST = [3, 3, 0]
@@ -121,6 +123,25 @@ def connect_classpath(progress: Progress = lambda _: None) -> list[Path]:
     what = f"Kafka Connect's file connector {KAFKA_VERSION} (1 MB, once)"
     artifact = "org.apache.kafka:connect-file"
     return [*worker, _pinned_jar("connect-file", artifact, KAFKA_VERSION, what, progress)]
+
+
+def flink_classpath(progress: Progress = lambda _: None) -> list[Path]:
+    """The jars of a Flink job that runs in its own process and writes to Kafka.
+
+    Raises:
+        JarsUnavailableError: they aren't cached and can't be fetched.
+        WrongJarError: one of them is another than it has to be.
+    """
+
+    def fetch(cache: Path) -> list[Path]:
+        flink = "org.apache.flink"
+        parts = [f"{flink}:{part}:{_FLINK_VERSION}" for part in _FLINK_PARTS]
+        wanted = (*parts, f"{flink}:flink-connector-kafka:{_FLINK_SINK_VERSION}", _LOG_ARTIFACT)
+        return _fetch(cache, wanted, with_dependencies=True)
+
+    what = f"Flink {_FLINK_VERSION} (86 MB, once)"
+    jars, _ = _cached_or_fetched(f"flink-{_FLINK_VERSION}", what, fetch, progress, is_pinned=True)
+    return jars
 
 
 def exporter_jar(progress: Progress = lambda _: None) -> Path:

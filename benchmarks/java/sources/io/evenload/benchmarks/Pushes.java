@@ -20,10 +20,13 @@ import org.apache.kafka.server.telemetry.ClientTelemetryPayload;
 /**
  * What a push costs a broker: time and memory of the request thread, memory of the thread behind it; a line of JSON.
  *
- * <p>Arguments: a file with a push; pushes a second; how many, after as many that warm up.
+ * <p>Arguments: a file with a push; pushes a second; how many, after so many, and quicker ones, that Java has compiled
+ * what a broker of some days has compiled.
  */
 public final class Pushes {
     private static final ObjectName COUNTS = name();
+    private static final int WARM_UP_PUSHES = 15_000;
+    private static final long WARM_UP_EVERY_NANOS = 500_000;
 
     private Pushes() {}
 
@@ -35,14 +38,14 @@ public final class Pushes {
         try (Routes service = new Routes(1)) {
             TelemetryPlugin plugin = new TelemetryPlugin();
             plugin.configure(Map.of("evenload.telemetry.url", service.url(), "node.id", 1));
-            run(plugin, pushed, everyNanos, numPushes);
-            awaitForwarded(numPushes);
+            run(plugin, pushed, WARM_UP_EVERY_NANOS, WARM_UP_PUSHES);
+            awaitForwarded(WARM_UP_PUSHES);
             long behind = threadBehind();
             long behindBefore = memory.getThreadAllocatedBytes(behind);
             long before = memory.getCurrentThreadAllocatedBytes();
             long[] nanos = run(plugin, pushed, everyNanos, numPushes);
             long after = memory.getCurrentThreadAllocatedBytes();
-            awaitForwarded(2L * numPushes);
+            awaitForwarded(WARM_UP_PUSHES + numPushes);
             long behindAfter = memory.getThreadAllocatedBytes(behind);
             Arrays.sort(nanos);
             System.out.printf(

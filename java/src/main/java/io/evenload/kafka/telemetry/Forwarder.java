@@ -151,7 +151,7 @@ final class Forwarder implements AutoCloseable {
             if (counts.unreadable.getAndIncrement() == 0) {
                 LOG.warn(
                         "client {} pushes what can't be read: {}; more of that is only counted",
-                        push.clientId,
+                        push.clientId(),
                         error.getMessage());
             }
             return null;

@@ -40,10 +40,10 @@ final class Otlp {
     /** What the broker knows of a push, as attributes. */
     static Map<String, Object> attributes(Push push, String brokerId, String clusterId) {
         Map<String, Object> attributes = new LinkedHashMap<>();
-        attributes.put("evenload.client.instance.id", push.clientInstanceId);
-        attributes.put("evenload.client.id", push.clientId);
-        attributes.put("evenload.principal", push.principal);
-        attributes.put("evenload.client.address", push.address);
+        attributes.put("evenload.client.instance.id", push.clientInstanceId());
+        attributes.put("evenload.client.id", push.clientId());
+        attributes.put("evenload.principal", push.principal());
+        attributes.put("evenload.client.address", push.address());
         attributes.put("evenload.broker.id", brokerId);
         attributes.put("evenload.cluster.id", clusterId);
         attributes.put("evenload.push.interval.ms", (long) push.intervalMs);
