@@ -25,8 +25,8 @@ import org.apache.kafka.server.telemetry.ClientTelemetryPayload;
  */
 public final class Pushes {
     private static final ObjectName COUNTS = name();
-    private static final int WARM_UP_PUSHES = 15_000;
-    private static final long WARM_UP_EVERY_NANOS = 500_000;
+    private static final int WARM_UP_PUSHES = 12_000;
+    private static final long WARM_UP_EVERY_NANOS = 1_500_000;
 
     private Pushes() {}
 

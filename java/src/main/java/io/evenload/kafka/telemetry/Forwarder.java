@@ -26,7 +26,7 @@ import org.slf4j.LoggerFactory;
  */
 final class Forwarder implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(TelemetryPlugin.class);
-    private static final long GATHER_NANOS = 200_000_000L;
+    private static final long GATHER_MS = 200;
     private static final long ENOUGH_BYTES = 1 << 20;
     // As the service takes it, before it is packed and after, which may make it a little larger.
     private static final int BODY_MAX_BYTES = (1 << 20) - 4096;
@@ -113,7 +113,7 @@ final class Forwarder implements AutoCloseable {
     /** Whatever is wrong, the thread goes on: nobody would start another. */
     private void forwardUnlessWrong() throws InterruptedException {
         try {
-            forward(queue.take(GATHER_NANOS));
+            forward(queue.take(GATHER_MS));
         } catch (InterruptedException error) {
             throw error;
         } catch (Throwable error) {

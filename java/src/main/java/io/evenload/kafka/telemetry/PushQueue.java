@@ -3,7 +3,6 @@ package io.evenload.kafka.telemetry;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.TimeUnit;
 
 /** Pushes on their way from request threads to the one that forwards them; bounded by bytes. */
 final class PushQueue {
@@ -38,32 +37,29 @@ final class PushQueue {
         }
         waiting.add(push);
         bytes += push.sizeBytes();
-        // Waking somebody takes a request thread longer than all the rest.
-        if (waiting.size() == 1 || bytes >= enoughBytes) {
+        // Waking somebody takes a request thread longer than all the rest: who takes looks by itself now and then.
+        if (bytes >= enoughBytes) {
             notifyAll();
         }
         return true;
     }
 
-    /** Waits until there is something, then gathers what comes within a time, or until it is enough. */
-    List<Push> take(long gatherNanos) throws InterruptedException {
-        synchronized (this) {
-            while (waiting.isEmpty()) {
-                wait();
-            }
-            long endsAtNanos = System.nanoTime() + gatherNanos;
-            for (long left = gatherNanos; left > 0 && bytes < enoughBytes; left = endsAtNanos - System.nanoTime()) {
-                TimeUnit.NANOSECONDS.timedWait(this, left);
-            }
-            List<Push> taken = new ArrayList<>();
-            long takenBytes = 0;
-            while (!waiting.isEmpty() && takenBytes < enoughBytes) {
-                Push push = waiting.remove();
-                takenBytes += push.sizeBytes();
-                taken.add(push);
-            }
-            bytes -= takenBytes;
-            return taken;
+    /** Waits until there is something, and looks so often; sooner once there is enough. */
+    synchronized List<Push> take(long everyMs) throws InterruptedException {
+        if (bytes < enoughBytes) {
+            wait(everyMs);
         }
+        while (waiting.isEmpty()) {
+            wait(everyMs);
+        }
+        List<Push> taken = new ArrayList<>();
+        long takenBytes = 0;
+        while (!waiting.isEmpty() && takenBytes < enoughBytes) {
+            Push push = waiting.remove();
+            takenBytes += push.sizeBytes();
+            taken.add(push);
+        }
+        bytes -= takenBytes;
+        return taken;
     }
 }
