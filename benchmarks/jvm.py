@@ -3,7 +3,8 @@ jvm`
 
 A choice of a partition, beside Kafka's own partitioner (KIP-794) called as its producer calls it, in turn in
 one JVM: within a turn, at a turn's end, with four threads at a time, and the longest calls. A push, 100 a
-second: the broker's request thread, the thread behind it, and what the collector service takes to read one.
+second: the broker's request thread, the thread behind it, what the collector service takes to read one, and
+what a producer feels of it (beside_pushes.py).
 What a window of writing costs is in `benchmarks write`; what an idle producer costs is here.
 """
 
@@ -21,7 +22,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.beside_pushes import latencies_beside_pushes
 from benchmarks.java.programs import JavaPrograms, following, java_windows
+from benchmarks.paired_ratio import Ratio, paired_ratio
 from benchmarks.results import keep, machine, results_option, tell_misses
 from benchmarks.service_process import ServiceProcess
 from evenload.kafka_plugin.topics import create_topic
@@ -38,10 +41,11 @@ NUM_PARTITIONS = (12, 3000)
 NUM_ROUNDS = 60
 OLDER_CLIENT = KAFKA_VERSIONS[-2]  # for which each answer is kept until the next question
 PUSHES_PER_S, NUM_PUSHES = 100, 2000
-WIDE_BROKERS = 55  # whose figures are about 10 KB
+WIDE = dict.fromkeys(range(1, 56), 1.5)  # brokers whose figures are about 10 KB
 NARROW_BROKERS = 3
 NUM_DECODINGS = 20_000
 IDLE_S, NUM_IDLE_PAIRS = 20.0, 3
+NUM_BESIDE_PAIRS = 48
 
 CHOICE_MAX_NS, CHOICE_MAX_RATIO, THREADS_MAX_NS = 25.0, 2.2, 150.0
 ENDING_MAX_NS = {12: 1000.0, 3000: 5000.0}
@@ -49,6 +53,7 @@ SELDOM_FREE_US = 1.0
 PUSH_MEDIAN_MAX_US, PUSH_P99_MAX_US = 5.0, 50.0
 DECODING_MAX_US = 60.0
 IDLE_MAX_CORES = 0.001
+BESIDE_MAX_RATIO = 1.25
 
 
 @click.command()
@@ -74,6 +79,9 @@ def jvm(quick: bool, folder: Path | None) -> None:
                 choices.append(_choice(version, num_partitions, told))
         status.update("pushes")
         pushes = _pushes(programs, Path(name), NUM_PUSHES // shrink)
+    with console.status("producing beside pushes"):
+        pushed = request_of(java_push("a", WIDE, sent_bytes_by_broker=WIDE))
+        beside = latencies_beside_pushes(pushed, PUSHES_PER_S, max(2, NUM_BESIDE_PAIRS // shrink))
     with console.status("idle producers"):
         idle = _idle(IDLE_S / shrink, max(1, NUM_IDLE_PAIRS // shrink))
     result = {
@@ -81,6 +89,7 @@ def jvm(quick: bool, folder: Path | None) -> None:
         "machine": machine("opentelemetry-proto", "protobuf"),
         "choices": choices,
         "pushes": pushes,
+        "p99_ms_beside_pushes": beside,
         "decoding": _decoding(NUM_DECODINGS // shrink),
         "idle": idle,
     }
@@ -103,9 +112,8 @@ def _choice(version: str, num_partitions: int, told: Mapping[str, Sequence[float
 
 
 def _pushes(programs: JavaPrograms, folder: Path, num_pushes: int) -> dict[str, Any]:
-    wide = dict.fromkeys(range(1, WIDE_BROKERS + 1), 1.5)
     path = folder / "push"
-    path.write_bytes(request_of(java_push("a", wide, sent_bytes_by_broker=wide)))
+    path.write_bytes(request_of(java_push("a", WIDE, sent_bytes_by_broker=WIDE)))
     told = programs.run("Pushes", str(path), str(PUSHES_PER_S), str(num_pushes))
     return {
         "push_bytes": told["push_bytes"],
@@ -209,6 +217,12 @@ def misses(result: Mapping[str, Any]) -> list[str]:
             f"a push holds up a request thread for {pushes['median_us']:.1f} µs, one in a hundred for "
             f"{pushes['p99_us']:.0f}"
         )
+    beside = _ratio_beside(result)
+    if beside.low > 1 or beside.high > BESIDE_MAX_RATIO:
+        told.append(
+            f"beside pushes, one in a hundred records takes {beside.median:.2f} times as long "
+            f"({beside.low:.2f} to {beside.high:.2f})"
+        )
     for row in result["decoding"]:
         if row["median_us"] > DECODING_MAX_US:
             told.append(f"the service takes {row['median_us']} µs over a push of {row['client']}'s")
@@ -216,6 +230,11 @@ def misses(result: Mapping[str, Any]) -> list[str]:
     if more > IDLE_MAX_CORES:
         told.append(f"a producer with nothing to write takes {more:.2%} of a core more")
     return told
+
+
+def _ratio_beside(result: Mapping[str, Any]) -> Ratio:
+    told = result["p99_ms_beside_pushes"]
+    return paired_ratio(told["with"], told["without"])
 
 
 def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
@@ -245,6 +264,12 @@ def tables(result: Mapping[str, Any]) -> tuple[Table, Table]:
         f"{told['request_thread_bytes']:,} bytes allocated",
     )
     pushes.add_row("the thread behind it", f"{told['thread_behind_bytes']:,} bytes allocated")
+    beside = _ratio_beside(result)
+    felt = [f"{median(result['p99_ms_beside_pushes'][kind]):.1f}" for kind in ("without", "with")]
+    pushes.add_row(
+        f"p99 of a producer, without and with {PUSHES_PER_S} pushes a second",
+        f"{', '.join(felt)} ms; {beside.median:.2f} times ({beside.low:.2f} to {beside.high:.2f})",
+    )
     for row in result["decoding"]:
         pushes.add_row(
             f"read by the service ({row['client']}'s, {row['push_bytes']:,} bytes)",

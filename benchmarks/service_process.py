@@ -21,17 +21,23 @@ _END_TIMEOUT_S = 20.0
 
 
 class ServiceProcess:
-    """`evenload collector` at its default settings; a context manager that starts and ends it."""
+    """`evenload collector` at its default settings; a context manager that starts and ends it.
 
-    def __init__(self, connection: Connection) -> None:
+    Args:
+        connection: Of the cluster.
+        port: Where it serves; 0: wherever there is room.
+    """
+
+    def __init__(self, connection: Connection, *, port: int = 0) -> None:
         self._connection = connection
+        self._port = port
 
     def __enter__(self) -> Self:
         with tempfile.TemporaryDirectory(prefix="evenload-service-") as folder:
             path = Path(folder) / "connection.json"
             path.write_text(self._connection.model_dump_json())
             program = str(Path(sys.executable).with_name("evenload"))
-            options = ("--json", "--port", "0", "--connection", str(path))
+            options = ("--json", "--port", str(self._port), "--connection", str(path))
             self._process = subprocess.Popen(
                 [program, "collector", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )

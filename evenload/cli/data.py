@@ -84,6 +84,10 @@ def ingest(
     from evenload.kafka_plugin.loading.loader import load_dataset
     from evenload.router.config import RouterConfig
 
+    if goal is not None and options["strategy"] != "balanced":
+        raise click.UsageError(
+            f"--goal is what evenload levels by, which doesn't choose with --strategy {options['strategy']}"
+        )
     with output.progress(f"loading {name}", "samples") as bar:
         task = bar.add_task(name, total=None, detail="")
 

@@ -25,6 +25,7 @@ import pytest
 from ray._private.runtime_env import packaging
 
 import evenload
+from evenload.jvm.jar import JAR_NAME
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.topics import create_topic
 
@@ -167,6 +168,15 @@ def test_where_links_have_become_files_no_wheel_is_built(sources: Path, tmp_path
     (copy / "evenload" / "router").write_text("../router")
     with pytest.raises(AssertionError, match="not from a zip archive"):
         build(copy, tmp_path, "--wheel")
+
+
+def test_a_released_wheel_carries_the_jar_of_maven(sources: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(sources, tmp_path / "released", symlinks=True)
+    (copy / "evenload" / "jvm" / JAR_NAME).write_text("of Maven")
+    build(copy, tmp_path, "--wheel")
+    zipfile.ZipFile(next(tmp_path.glob("*.whl"))).extractall(tmp_path / "installed")
+    program = "from evenload.jvm.jar import evenload_jar; print(evenload_jar().read_text())"
+    assert run(sys.executable, "-c", program, PYTHONPATH=str(tmp_path / "installed")) == "of Maven\n"
 
 
 def test_rays_working_dir_of_a_checkout_has_folders_for_links(sources: Path, tmp_path: Path) -> None:

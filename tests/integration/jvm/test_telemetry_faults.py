@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-import socket
 import ssl
-import struct
 import time
 import urllib.request
 from collections import Counter
@@ -15,8 +13,7 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -32,6 +29,7 @@ from evenload.local_cluster import LocalCluster, temporary_cluster
 from evenload.local_cluster.jars import KAFKA_VERSION, exporter_jar
 from evenload.local_cluster.settings import free_ports, release_ports
 from evenload.telemetry_collector.service.fake_pushes import java_push, request_of
+from evenload.telemetry_collector.service.pushing_client import GZIP, ZSTD, PushingClient
 from evenload.telemetry_collector.subscription import subscribe
 
 StartSender = Callable[..., Any]
@@ -43,88 +41,9 @@ TOKEN = "to-ingest"
 ACCOUNT = ("pusher", "secret")
 BOMB_BYTES = 512 << 20
 NUM_PUSHES = 5
-THROWN = "Error exporting client metrics"
-
-# Of Kafka's protocol.
-_API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 18, 17, 36
-_GET_SUBSCRIPTIONS, _PUSH = 71, 72
-_NO_TAGS = b"\0"
-_NEW = bytes(16)
-
-UNCOMPRESSED, GZIP, ZSTD = 0, 1, 4
+# Codes of Kafka's errors.
 INVALID_RECORD, TELEMETRY_TOO_LARGE = 87, 118
-
-
-class RawClient:
-    """One instance of a client, as which it may push at once, whatever it likes (KIP-714); a context manager.
-
-    Args:
-        address: Of a broker: host:port.
-        account: Name and password, for a listener with SASL PLAIN.
-        software: What it says that it is, by which subscriptions match.
-    """
-
-    def __init__(
-        self, address: str, *, account: tuple[str, str] | None = None, software: str = "apache-kafka-java"
-    ) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
-        self._number = 0
-        self._ask(_API_VERSIONS, 3, _compact(software.encode()) + _compact(b"4.3.1") + _NO_TAGS)
-        if account is not None:
-            name, password = account
-            self._ask(_SASL_HANDSHAKE, 1, struct.pack(">h", 5) + b"PLAIN", is_flexible=False)
-            told = b"\0".join([b"", name.encode(), password.encode()])
-            answer = self._ask(_SASL_AUTHENTICATE, 2, _compact(told) + _NO_TAGS)
-            assert answer[1:3] == bytes(2), answer
-        answer = self._ask(_GET_SUBSCRIPTIONS, 0, _NEW + _NO_TAGS)
-        # After the tags: throttled ms, error, instance, subscription.
-        _, error, self._instance, self._subscription = struct.unpack(">ih16si", answer[1:27])
-        assert error == 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._socket.close()
-
-    def push(self, metrics: bytes, *, compression: int = UNCOMPRESSED) -> int:
-        """Kafka's error code; 0: the broker has taken it."""
-        body = self._instance + struct.pack(">i?b", self._subscription, False, compression)
-        answer = self._ask(_PUSH, 0, body + _compact(metrics) + _NO_TAGS)
-        _, error = struct.unpack(">ih", answer[1:7])
-        return int(error)
-
-    def _ask(self, api: int, version: int, body: bytes, *, is_flexible: bool = True) -> bytes:
-        """What follows the answer's number."""
-        self._number += 1
-        name = b"raw"
-        header = struct.pack(">hhih", api, version, self._number, len(name)) + name
-        request = header + (_NO_TAGS if is_flexible else b"") + body
-        self._socket.sendall(struct.pack(">i", len(request)) + request)
-        (size,) = struct.unpack(">i", self._read(4))
-        answer = self._read(size)
-        assert struct.unpack(">i", answer[:4]) == (self._number,)
-        return answer[4:]
-
-    def _read(self, size: int) -> bytes:
-        read = b""
-        while len(read) < size:
-            part: Any = self._socket.recv(size - len(read))
-            assert part, "the broker has hung up"
-            read += part
-        return read
-
-
-def _compact(told: bytes) -> bytes:
-    """With its length, as flexible versions have it."""
-    length, head = len(told) + 1, b""
-    while length > 0x7F:
-        head += bytes([length & 0x7F | 0x80])
-        length >>= 7
-    return head + bytes([length]) + told
+THROWN = "Error exporting client metrics"
 
 
 class Taker:
@@ -273,7 +192,7 @@ def taker(only_taker: Taker) -> Taker:
 
 def push(place: Place, metrics: bytes, *, compression: int = 0) -> int:
     """As a new client, which may push at once."""
-    with RawClient(place.cluster.bootstrap_servers, software="apache-kafka-java") as client:
+    with PushingClient(place.cluster.bootstrap_servers, software="apache-kafka-java") as client:
         return client.push(metrics, compression=compression)
 
 
@@ -290,13 +209,13 @@ def names(taker: Taker) -> Counter[str]:
 def test_a_push_comes_with_who_sent_it_over_tls_with_the_token(
     place: Place, taker: Taker, wait_until: WaitUntil
 ) -> None:
-    with RawClient(place.sasl_address, account=ACCOUNT) as client:
+    with PushingClient(place.sasl_address, account=ACCOUNT) as client:
         assert client.push(told("liar")) == 0
     wait_until(lambda: bool(taker.pushes))
     (said,) = taker.attributes()
     assert said["evenload.principal"] == "User:pusher"
     assert said["evenload.client.address"] == "127.0.0.1"
-    assert said["evenload.client.id"] == "raw"
+    assert said["evenload.client.id"] == "pushing"
     assert said["evenload.broker.id"] == "1"
     assert said["evenload.client.instance.id"] != "liar"
     assert set(taker.tokens) == {f"Bearer {TOKEN}"}
