@@ -7,7 +7,7 @@ import click
 from benchmarks.balance.command import balance
 from benchmarks.govern.command import govern
 from benchmarks.imbalance.command import imbalance
-from benchmarks.jvm import jvm
+from benchmarks.jvm.command import jvm
 from benchmarks.queue.command import queue
 from benchmarks.read import read
 from benchmarks.scale.command import scale

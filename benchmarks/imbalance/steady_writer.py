@@ -1,6 +1,6 @@
 """A plain producer that writes at a steady rate, in a process of its own, whatever else goes on.
 
-A record's latency counts from when it was due until it was acknowledged, as in write/windows.py, so that a
+A record's latency counts from when it was due until it was acknowledged (benchmarks/windows.py), so that a
 producer that is held up can't hide it. In a process of its own, as the interpreter's lock would otherwise let
 it wait for whoever measures. Partitions take turns of some records, so that what it writes adds to no skew.
 Times are seconds of the system's monotonic clock, the same in all processes.

@@ -12,5 +12,5 @@ in batches? report.py states the goals.
 Brokers delete what is older than some megabytes, so that the disk has no part in it, and their Java compiles
 fully, as in production.
 
-The front is command.py; then windows.py (one window), collector_conditions.py, report.py.
+The front is command.py; then benchmarks/windows.py (one window), collector_conditions.py, report.py.
 """

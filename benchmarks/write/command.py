@@ -20,6 +20,13 @@ from rich.console import Console
 
 from benchmarks.results import keep, results_option, tell_misses
 from benchmarks.stage import FULL_COMPILER
+from benchmarks.windows import (
+    check_offset,
+    fastest_batches,
+    fastest_window,
+    first_records,
+    scheduled_window,
+)
 from benchmarks.write.collector_conditions import CONDITIONS, Opener
 from benchmarks.write.java_clients import java_clients, measure_java_batches, measure_java_latency
 from benchmarks.write.report import (
@@ -31,13 +38,6 @@ from benchmarks.write.report import (
     draw,
     misses,
     tables,
-)
-from benchmarks.write.windows import (
-    check_offset,
-    fastest_batches,
-    fastest_window,
-    first_records,
-    scheduled_window,
 )
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.producer import BalancedProducer

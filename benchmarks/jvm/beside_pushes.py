@@ -14,7 +14,7 @@ from threading import Event, Thread
 import numpy as np
 
 from benchmarks.service_process import ServiceProcess
-from benchmarks.write.windows import scheduled_window
+from benchmarks.windows import scheduled_window
 from evenload.jvm.broker_plugin import plugin_properties
 from evenload.jvm.jar import evenload_jar
 from evenload.kafka_connection.clients import confluent_producer

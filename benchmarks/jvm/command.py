@@ -1,12 +1,4 @@
-"""What does evenload's jar cost who loads it, and what a push of a client's metrics? `python -m benchmarks
-jvm`
-
-A choice of a partition, beside Kafka's own partitioner (KIP-794) called as its producer calls it, in turn in
-one JVM: within a turn, at a turn's end, with four threads at a time, and the longest calls. A push, 100 a
-second: the broker's request thread, the thread behind it, what the collector service takes to read one, and
-what a producer feels of it (beside_pushes.py).
-What a window of writing costs is in `benchmarks write`; what an idle producer costs is here.
-"""
+"""`python -m benchmarks jvm`: measures, prints tables, keeps the result, and judges it."""
 
 from __future__ import annotations
 
@@ -22,8 +14,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.beside_pushes import latencies_beside_pushes
 from benchmarks.java.programs import JavaPrograms, following, java_windows
+from benchmarks.jvm.beside_pushes import latencies_beside_pushes
 from benchmarks.paired_ratio import Ratio, paired_ratio
 from benchmarks.results import keep, machine, results_option, tell_misses
 from benchmarks.service_process import ServiceProcess
