@@ -51,7 +51,7 @@ def latencies_beside_pushes(pushed: bytes, pushes_per_s: int, num_pairs: int) ->
                 extra_jars=[evenload_jar()],
             )
         )
-        opened.enter_context(ServiceProcess(cluster.connection, port=port))
+        service = opened.enter_context(ServiceProcess(cluster.connection, port=port))
         subscribe(cluster.connection, interval_s=_INTERVAL_S)
         create_topic(
             cluster.connection,
@@ -77,6 +77,8 @@ def latencies_beside_pushes(pushed: bytes, pushes_per_s: int, num_pairs: int) ->
                     )
                 if pair >= 0:
                     p99_ms[kind].append(round(float(np.percentile(window, 99)) * 1000, 4))
+        if service.num_requests() < num_pairs:
+            raise RuntimeError("the service was hardly told of any push: the plugin's work isn't measured")
     return p99_ms
 
 
@@ -111,11 +113,12 @@ class _Pusher:
         try:
             due_s = time.monotonic()
             while not is_over.wait(max(0.0, due_s - time.monotonic())):
+                # Nothing is caught up on: a client that pushed soon after its last push would be refused.
+                due_s = max(due_s, time.monotonic()) + self._every_s
                 client = self._clients[self._turn % len(self._clients)]
                 self._turn += 1
                 if error := client.push(self._pushed):
                     raise RuntimeError(f"a push was refused with Kafka's error {error}")
-                due_s += self._every_s
         except Exception as error:  # noqa: BLE001 - raised by whoever ends it
             problems.append(error)
 

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 @click.option(
     "--goal",
     metavar="NAME",
-    help="What evenload brings out even, unless an operator has set it: dataset_spread, what each broker has "
-    "of the dataset, as readers wait for the one with most; disk_usage, how full brokers get; or a goal of "
-    "your own.  [default: dataset_spread]",
+    help="What --strategy balanced brings out even, unless an operator has set it: dataset_spread, what each "
+    "broker has of the dataset, as readers wait for the one with most; disk_usage, how full brokers get; or "
+    "a goal of your own.  [default: dataset_spread]",
 )
 @click.option(
     "--column",

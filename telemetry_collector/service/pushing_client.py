@@ -10,13 +10,14 @@ import struct
 from types import TracebackType
 from typing import Self
 
-__all__ = ["GZIP", "UNCOMPRESSED", "ZSTD", "PushingClient"]
+__all__ = ["GZIP", "LZ4", "UNCOMPRESSED", "ZSTD", "PushingClient"]
 
-UNCOMPRESSED, GZIP, ZSTD = 0, 1, 4
+UNCOMPRESSED, GZIP, LZ4, ZSTD = 0, 1, 3, 4
 """How a push is compressed, by Kafka's numbers."""
 
 _API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 18, 17, 36
 _GET_SUBSCRIPTIONS, _PUSH = 71, 72
+_SOFTWARE = b"apache-kafka-java"  # by which subscriptions match
 _NO_TAGS = b"\0"
 _NEW = bytes(16)
 _PATIENCE_S = 60
@@ -28,26 +29,31 @@ class PushingClient:
     Args:
         address: Of a broker: host:port.
         account: Name and password, for a listener with SASL PLAIN.
-        software: What it says that it is, by which subscriptions match.
+        client_id: What it is called.
 
     Raises:
-        OSError: The broker isn't there, or hangs up.
-        AssertionError: It refuses the account, or takes no metrics.
+        OSError: The broker isn't there, hangs up, refuses the account, or takes no metrics.
     """
 
     def __init__(
-        self, address: str, *, account: tuple[str, str] | None = None, software: str = "apache-kafka-java"
+        self, address: str, *, account: tuple[str, str] | None = None, client_id: str = "pushing"
     ) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=_PATIENCE_S)
+        self._name = client_id.encode()
         self._number = 0
-        self._ask(_API_VERSIONS, 3, _compact(software.encode()) + _compact(b"4.3.1") + _NO_TAGS)
-        if account is not None:
-            self._log_in(*account)
-        answer = self._ask(_GET_SUBSCRIPTIONS, 0, _NEW + _NO_TAGS)
-        # After the tags: throttled ms, error, instance, subscription.
-        _, error, self._instance, self._subscription = struct.unpack(">ih16si", answer[1:27])
-        assert error == 0, error
+        self._socket = socket.create_connection((host, int(port)), timeout=_PATIENCE_S)
+        try:
+            self._ask(_API_VERSIONS, 3, _compact(_SOFTWARE) + _compact(b"4.3.1") + _NO_TAGS)
+            if account is not None:
+                self._log_in(*account)
+            answer = self._ask(_GET_SUBSCRIPTIONS, 0, _NEW + _NO_TAGS)
+            # After the tags: throttled ms, error, instance, subscription.
+            _, error, self._instance, self._subscription = struct.unpack(">ih16si", answer[1:27])
+            if error:
+                raise ConnectionError(f"the broker takes no metrics: Kafka's error {error}")
+        except BaseException:
+            self._socket.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -68,18 +74,20 @@ class PushingClient:
         self._ask(_SASL_HANDSHAKE, 1, struct.pack(">h", 5) + b"PLAIN", is_flexible=False)
         told = b"\0".join([b"", name.encode(), password.encode()])
         answer = self._ask(_SASL_AUTHENTICATE, 2, _compact(told) + _NO_TAGS)
-        assert answer[1:3] == bytes(2), answer
+        (error,) = struct.unpack(">h", answer[1:3])
+        if error:
+            raise ConnectionError(f"the broker refuses account {name}: Kafka's error {error}")
 
     def _ask(self, api: int, version: int, body: bytes, *, is_flexible: bool = True) -> bytes:
         """What follows the answer's number."""
         self._number += 1
-        name = b"pushing"
-        header = struct.pack(">hhih", api, version, self._number, len(name)) + name
+        header = struct.pack(">hhih", api, version, self._number, len(self._name)) + self._name
         request = header + (_NO_TAGS if is_flexible else b"") + body
         self._socket.sendall(struct.pack(">i", len(request)) + request)
         (size,) = struct.unpack(">i", self._read(4))
         answer = self._read(size)
-        assert struct.unpack(">i", answer[:4]) == (self._number,), answer[:4]
+        if struct.unpack(">i", answer[:4]) != (self._number,):
+            raise ConnectionError(f"the broker answers request {answer[:4].hex()}, asked was {self._number}")
         return answer[4:]
 
     def _read(self, size: int) -> bytes:

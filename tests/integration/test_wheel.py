@@ -176,7 +176,8 @@ def test_a_released_wheel_carries_the_jar_of_maven(sources: Path, tmp_path: Path
     build(copy, tmp_path, "--wheel")
     zipfile.ZipFile(next(tmp_path.glob("*.whl"))).extractall(tmp_path / "installed")
     program = "from evenload.jvm.jar import evenload_jar; print(evenload_jar().read_text())"
-    assert run(sys.executable, "-c", program, PYTHONPATH=str(tmp_path / "installed")) == "of Maven\n"
+    installed = tmp_path / "installed"
+    assert run(sys.executable, "-c", program, cwd=installed, PYTHONPATH=str(installed)) == "of Maven\n"
 
 
 def test_rays_working_dir_of_a_checkout_has_folders_for_links(sources: Path, tmp_path: Path) -> None:

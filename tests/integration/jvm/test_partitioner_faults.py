@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from evenload.kafka_connection import Connection
-from evenload.kafka_connection.clients import open_admin
+from evenload.kafka_connection.clients import confluent_consumer, open_admin
 from evenload.kafka_plugin.topics import create_topic
 from evenload.local_cluster import LocalCluster
 from evenload.telemetry_collector.collector import sample_once
@@ -18,6 +19,8 @@ from evenload.telemetry_collector.collector import sample_once
 StartCollector = Callable[..., Any]
 StartSender = Callable[..., Any]
 WaitUntil = Callable[[Callable[[], bool]], None]
+
+PREFERRED = 0  # how Kafka counts kinds of election
 
 
 def make_topic(connection: Connection, topic: str, num_partitions: int = 6, **more: Any) -> None:
@@ -86,10 +89,25 @@ def test_a_broker_that_dies_and_is_back(
     sender = start_sender(settings_of(connection, start_collector(connection).url), topic_name)
     wait_until(writes_to(sender, {0, 1, 2}))
     cluster.kill_broker(1)
-    wait_until(lambda: led_by(connection, topic_name, 1) == set())
+    # It writes while the client knows the dead leader.
+    wait_until(lambda: sender.send(100) != {} and led_by(connection, topic_name, 1) == set())
     wait_until(writes_to(sender, {0, 1, 2}))
     cluster.restart_broker(1)
+
+    def leads_again() -> bool:
+        with open_admin(connection) as admin:
+            admin.elect_leaders(PREFERRED, {topic_name: [0]}, raise_errors=False)
+        return sender.send(100) != {} and led_by(connection, topic_name, 1) == {0}
+
+    wait_until(leads_again)
     wait_until(writes_to(sender, {0, 1, 2}))
+    acknowledged = sender.send(0)
+    consumer = confluent_consumer(connection)
+    try:
+        for number, count in acknowledged.items():
+            assert consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=60)[1] == count
+    finally:
+        consumer.close()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

@@ -23,6 +23,15 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
+@pytest.mark.parametrize("strategy", ["default", "round-robin"])
+def test_a_goal_is_refused_where_it_has_no_say(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["--goal", "disk_usage", "--strategy", strategy, "--bootstrap-servers", "a:1"]
+    with pytest.raises(SystemExit) as ended:
+        main(["ingest", "flowers", "a.csv", *told])
+    assert ended.value.code == 2
+    assert f"doesn't choose with --strategy {strategy}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "error", [CollectorClosedError("it was closed"), BrokersUnreachableError("a:1", "refused")]
 )

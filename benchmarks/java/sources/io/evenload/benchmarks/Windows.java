@@ -17,7 +17,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Short windows of writing by a schedule, as benchmarks/write/windows.py has them, with Kafka's Java client: each with a
+ * Short windows of writing by a schedule, as benchmarks/windows.py has them, with Kafka's Java client: each with a
  * producer of its own, in a JVM that stays. A record's time is from when it was due until it is acknowledged.
  *
  * <p>Reads a line for each window and answers with a line of JSON. (fields between tabs) "window SETTINGS TOPIC PARTITIONS RATE BYTES LEAD_S
