@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 __all__ = [
     "BalancedProducer",
     "Batch",
+    "CheckpointHook",
     "Connection",
     "DatasetReader",
     "NodeAwarePartitioner",
@@ -24,6 +25,7 @@ __all__ = [
 _HOMES = {
     "BalancedProducer": ("evenload.kafka_plugin.producer", None),
     "Batch": ("evenload.ray_trainer.reading.batch", "reader"),
+    "CheckpointHook": ("evenload.resume.hook", "resume"),
     "Connection": ("evenload.kafka_connection.connection", None),
     "DatasetReader": ("evenload.ray_trainer.reading.reader", "reader"),
     "NodeAwarePartitioner": ("evenload.kafka_plugin.partitioner", "measure"),
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from evenload.ray_trainer.reading.reader import DatasetReader
     from evenload.ray_trainer.training.model import prepare_model
     from evenload.ray_trainer.training.session import Session
+    from evenload.resume.hook import CheckpointHook
 else:  # a type checker that saw this would take any name for a public one
     from importlib import import_module
 

@@ -11,7 +11,7 @@ Read next: connection.py.
 from __future__ import annotations
 
 from evenload.kafka_connection.connection import Connection
-from evenload.kafka_connection.environment import evenload_home, resolve_connection
+from evenload.kafka_connection.environment import resolve_connection
 from evenload.kafka_connection.errors import (
     BadConnectionFileError,
     BrokersUnreachableError,
@@ -29,6 +29,5 @@ __all__ = [
     "NoClusterError",
     "NoCredentialsError",
     "OAuth",
-    "evenload_home",
     "resolve_connection",
 ]

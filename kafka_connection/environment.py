@@ -31,6 +31,7 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
+from evenload.home import evenload_home
 from evenload.kafka_connection.connection import Connection, first_reason
 from evenload.kafka_connection.errors import BadConnectionFileError, NoClusterError
 from evenload.kafka_connection.secrets import read_secret, warn_if_others_can_read
@@ -38,11 +39,6 @@ from evenload.kafka_connection.secrets import read_secret, warn_if_others_can_re
 CLUSTER_FOLDER = "cluster"
 CLUSTER_FILE = "cluster.json"
 _PROBE_TIMEOUT_S = 0.5
-
-
-def evenload_home() -> Path:
-    """The folder that holds the embedded cluster and runs, absolute: `EVENLOAD_HOME` or `.evenload`."""
-    return Path(os.environ.get("EVENLOAD_HOME") or ".evenload").expanduser().absolute()
 
 
 def resolve_connection(

@@ -1,6 +1,6 @@
 """What can go wrong while planning, fetching, reading and training: the root, and what several rooms raise.
 
-    TrainerError                    everything of this package
+    TrainerError                    everything of this package; itself a RunError (resume/errors.py)
     ├── TooManyWorkersError         some rank would get no sample in some step
     ├── CursorMismatchError         a cursor that belongs to another dataset, seed or plan rule
     └── ReadError                   samples of a dataset can't be had
@@ -19,25 +19,13 @@ their constructor takes (tests/unit/ray_trainer/test_errors.py, for all of them)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from evenload.resume.errors import RunError
 
 
-class TrainerError(Exception):
+class TrainerError(RunError):
     """Root of this package's errors."""
-
-    retriable: ClassVar[bool] = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Exception's own __reduce__ calls the class with `args`, that is with the message alone, and an
-        # __init__ that takes facts by keyword refuses that in the process that unpickles.
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
-def _rebuild(error_type: type[TrainerError], args: tuple[Any, ...], facts: dict[str, Any]) -> TrainerError:
-    error = error_type.__new__(error_type)
-    error.args = args
-    error.__dict__.update(facts)
-    return error
 
 
 class TooManyWorkersError(TrainerError):

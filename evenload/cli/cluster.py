@@ -15,8 +15,8 @@ import click
 
 from evenload.cli.edge import cluster_options, json_option
 from evenload.cli.output import Output, percent_text
+from evenload.home import evenload_home
 from evenload.kafka_connection.connection import Connection
-from evenload.kafka_connection.environment import evenload_home
 from evenload.sizes import bytes_text, parse_bytes
 from evenload.telemetry_collector.collector import sample_once
 from evenload.telemetry_collector.snapshot import ClusterSnapshot

@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 
 from evenload.cli.edge import StoppedError, cluster_options
 from evenload.cli.output import Output
+from evenload.home import evenload_home
 from evenload.kafka_connection.connection import Connection
-from evenload.kafka_connection.environment import evenload_home
 from evenload.ray_trainer.recipes import RECIPES, Recipe
 from evenload.ray_trainer.training.events import LOADING
 from evenload.ray_trainer.training.train_config import TrainConfig

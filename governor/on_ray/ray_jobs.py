@@ -30,9 +30,9 @@ from evenload.governor.errors import EngineUnreachableError, StintRefusedError
 from evenload.governor.governing.engine import Observed, Outcome, Stint, StintId, StintSeen
 from evenload.governor.on_ray.reports import Reports
 from evenload.governor.on_ray.runs import JOB_KEY, OWNER_KEY, PLAIN_KEY, STINT_KEY, Left
-from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.on_ray.errors import JobError
 from evenload.ray_trainer.training.on_ray.submit import connect
+from evenload.resume.errors import RunError
 
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _LOG_BYTES_MAX: Final = 16 << 20
@@ -168,7 +168,7 @@ class RayJobs:
         """What a stint that has ended left behind; None: that isn't known yet, and is asked again."""
         try:
             return self._left_by((job.runtime_env or {}).get("env_vars", {}))
-        except TrainerError as error:
+        except RunError as error:
             _log.warning("what stint %s has left behind isn't known: %s", stint_id.submission_id, error)
             since_s = self._unread_since_s.setdefault(stint_id, time.monotonic())
             # Not knowing what came of it is no reason to call it failed; but slots aren't held for ever.

@@ -17,16 +17,16 @@ from typing import Any, Final, Literal, NamedTuple
 from evenload.governor.governing.engine import Stint, StintId
 from evenload.governor.governing.jobs import DEFAULT_TEAM, Wish
 from evenload.kafka_connection.connection import Connection
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.errors import InvalidCheckpointError
 from evenload.ray_trainer.training.on_ray.submission import (
     make_submission,
     stopped_softly,
     submitted_config,
 )
 from evenload.ray_trainer.training.run_record import counted_finish, find_run
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.errors import InvalidCheckpointError
+from evenload.resume.storage import RunStorage
 
 OWNER_KEY: Final = "evenload_journal"
 PLAIN_KEY: Final = "evenload_plain"
@@ -186,7 +186,7 @@ def left_by(job_variables: Mapping[str, str]) -> Left:
         job_variables: The environment that Ray was sent for it.
 
     Raises:
-        TrainerError: Storage doesn't say.
+        RunError: Storage doesn't say.
         ValueError: It isn't a stint of a run.
     """
     config = submitted_config(job_variables)

@@ -69,9 +69,9 @@ from evenload.http_edge.bodies import Bodies
 from evenload.http_edge.browsers import RefusedError, check_browser
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_connection.errors import KafkaConnectionError
-from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.on_ray.submission import resolved
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.errors import RunError
 
 BODY_BYTES_MAX = 256 << 10
 BODY_WAIT_S = 10.0
@@ -251,7 +251,7 @@ class GovernorHttp:
             raise RefusedError(503, str(error)) from error
         except CatalogError as error:
             raise RefusedError(503 if error.retriable else 400, str(error)) from error
-        except (TrainerError, ValueError) as error:
+        except (RunError, ValueError) as error:
             raise RefusedError(400, str(error)) from error
 
     def _pinned(self, config: TrainConfig) -> str:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenload.ray_trainer.planning import keyed_order
+from evenload.dataset_catalog import keyed_order
 from evenload.ray_trainer.planning.blocks import BlockTable, IntArray
 
 Int64Array = npt.NDArray[np.int64]

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from evenload.ray_trainer.planning import keyed_order
+from evenload.dataset_catalog import keyed_order
 from evenload.ray_trainer.planning.cursor import Cursor
 from evenload.ray_trainer.planning.steps import microbatch_bounds
 

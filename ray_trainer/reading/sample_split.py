@@ -21,10 +21,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evenload.ray_trainer.planning import keyed_order
+from evenload.dataset_catalog import keyed_order
 from evenload.ray_trainer.planning.blocks import BlockTable
 
-_PURPOSE: Final = 100  # of the stream of random numbers; planning/keyed_order.py has the others
+_PURPOSE: Final = 100  # of the stream of random numbers; dataset_catalog/keyed_order.py has the others
 _SCALE: Final = 1 << 32
 _CHUNK_SAMPLES: Final = 1 << 20
 

@@ -25,11 +25,12 @@ from evenload.ray_trainer.reading.reader import DatasetReader
 from evenload.ray_trainer.recipes.evaluation import Evaluation
 from evenload.ray_trainer.recipes.options import RecipeOptions
 from evenload.ray_trainer.recipes.schedule import Schedule
-from evenload.ray_trainer.training.model import prepare_model, unwrap
+from evenload.ray_trainer.training.model import prepare_model
 from evenload.ray_trainer.training.run_context import RunContext, current_run
 from evenload.ray_trainer.training.session import Session
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.state_copy import unwrap
+from evenload.resume.storage import RunStorage
 
 __all__ = ["Task", "run_context", "run_storage", "train_classifier"]
 

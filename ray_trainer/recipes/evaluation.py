@@ -22,7 +22,8 @@ from evenload.ray_trainer.reading.batch import Batch
 from evenload.ray_trainer.reading.reader import DatasetReader
 from evenload.ray_trainer.recipes.labels import renumbered
 from evenload.ray_trainer.recipes.metrics import ClassCounts
-from evenload.ray_trainer.training.model import model_device, unwrap
+from evenload.ray_trainer.training.model import model_device
+from evenload.resume.state_copy import unwrap
 
 __all__ = ["Evaluation", "Measured"]
 

@@ -49,8 +49,8 @@ from evenload.ray_trainer.recipes.pretrained import (
     make_resnet,
     silence,
 )
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.storage import RunStorage
 
 __all__ = ["check", "train"]
 

@@ -26,11 +26,11 @@ from evenload.ray_trainer.recipes.columns import choose_label_column
 from evenload.ray_trainer.recipes.errors import LabelError
 from evenload.ray_trainer.recipes.labels import check_labels, class_names, find_classes
 from evenload.ray_trainer.recipes.options import RecipeOptions
-from evenload.ray_trainer.training.books.ledger import list_attempts
-from evenload.ray_trainer.training.errors import RunDamagedError, RunMismatchError, UnknownRunError
 from evenload.ray_trainer.training.run_record import check_same_run, create_run, new_run
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.attempts import list_attempts
+from evenload.resume.errors import RunDamagedError, RunMismatchError, UnknownRunError
+from evenload.resume.storage import RunStorage
 
 __all__ = ["Asked", "Findings", "Preparation", "Subject", "local_model", "prepare", "read_preparation"]
 
@@ -114,7 +114,7 @@ def prepare(asked: Asked, choose_input: ChooseInput, look: Callable[[Subject], F
         What was asked for, with nothing left open.
 
     Raises:
-        TrainerError, CatalogError, KafkaConnectionError: It can't be made, and why.
+        RunError, CatalogError, KafkaConnectionError: It can't be made, and why.
     """
     config, connection, storage = asked.config, asked.connection, asked.storage
     manifest = _find_dataset(config.dataset, connection)

@@ -27,7 +27,7 @@ from evenload.ray_trainer.recipes.options import (
 from evenload.ray_trainer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:  # which loads Arrow; a command line that lists recipes has no use for it
-    from evenload.ray_trainer.training.storage import RunStorage
+    from evenload.resume.storage import RunStorage
 
 __all__ = ["RECIPES", "Recipe", "RecipeModule", "find_recipe"]
 

@@ -42,8 +42,8 @@ from evenload.ray_trainer.recipes.pretrained import (
     wrap_tokenizer,
 )
 from evenload.ray_trainer.recipes.wordpiece import make_tokenizer, within_bounds
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.storage import RunStorage
 
 __all__ = ["check", "train"]
 

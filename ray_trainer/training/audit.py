@@ -33,19 +33,14 @@ from evenload.dataset_catalog.catalog import Catalog
 from evenload.kafka_connection.connection import Connection
 from evenload.kafka_connection.environment import resolve_connection
 from evenload.ray_trainer.reading.sample_split import SampleSplit
-from evenload.ray_trainer.training.books.ledger import (
-    StepEntry,
-    StepRange,
-    began_anew_at,
-    lineage,
-    read_starts,
-)
+from evenload.ray_trainer.training.books.ledger import StepEntry, StepRange, lineage, read_parts
 from evenload.ray_trainer.training.books.part_files import read_books
 from evenload.ray_trainer.training.books.placement import Placement
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.errors import RunMismatchError
 from evenload.ray_trainer.training.run_record import RunRecord, read_finished, read_run
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.attempts import began_anew_at, read_starts
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.errors import RunMismatchError
+from evenload.resume.storage import RunStorage
 
 __all__ = ["AuditReport", "EpochAudit", "audit", "audit_run", "counted_entries", "covered_steps"]
 
@@ -169,8 +164,9 @@ def covered_steps(storage: RunStorage, run_id: str) -> tuple[list[tuple[StepRang
         Ranges of steps, oldest first, each with its number of ranks; and a sentence for each thing that can't
         be known.
     """
-    starts, unreadable = read_starts(storage)
-    notes = list(unreadable)
+    starts, unread = read_starts(storage)
+    # Killed while it was written, an attempt has no books either, and nothing is missing.
+    notes = [why for attempt, why in unread.items() if read_parts(storage, StepRange.all_of(attempt))]
     ends = []
     since = began_anew_at(starts)
     finished = read_finished(storage)

@@ -18,8 +18,9 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evenload.ray_trainer.training.books.ledger import lineage, read_starts
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.ray_trainer.training.books.ledger import lineage
+from evenload.resume.attempts import read_starts
+from evenload.resume.storage import RunStorage
 
 __all__ = ["EvaluationRecord", "read_evaluations", "write_evaluation"]
 

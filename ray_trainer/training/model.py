@@ -1,4 +1,4 @@
-"""The model as the ranks share it: wrapped, copied for a checkpoint, its gradients in step.
+"""The model as the ranks share it: wrapped, its gradients in step.
 
 `DistributedDataParallel` averages gradients over ranks. The loop wants the gradient of the whole step's
 loss, a sum over samples divided by how many there are in all; so each rank's loss is a sum, times the
@@ -10,12 +10,8 @@ Read next: session.py.
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,12 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from evenload.ray_trainer.training.run_context import current_run
 
 __all__ = [
-    "detached_copy",
     "has_batch_norm",
     "model_device",
     "prepare_model",
     "set_gradient_sync",
-    "unwrap",
 ]
 
 
@@ -60,13 +54,6 @@ def prepare_model(
     )
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model that was prepared: the one whose parameters have names that a single process knows."""
-    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
-        model = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod  # type: ignore[assignment]
-    return model
-
-
 def set_gradient_sync(model: nn.Module, *, is_on: bool) -> None:
     """Whether the next backward pass shares gradients.
 
@@ -86,35 +73,6 @@ def has_batch_norm(model: nn.Module) -> bool:
 def model_device(model: nn.Module) -> torch.device:
     """Where its first parameter is; the CPU for a model without parameters."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
-def detached_copy(value: Any, _copies: dict[Any, torch.Tensor] | None = None) -> Any:
-    """A copy in the CPU's memory that later steps don't change, shared tensors still shared.
-
-    Raises:
-        TypeError: It holds what `torch.load(weights_only=True)` would refuse.
-    """
-    copies = {} if _copies is None else _copies
-    if isinstance(value, torch.Tensor):
-        # A tensor that is made of others has no address of its own: all such would be taken for one.
-        key = (value.data_ptr() or id(value), value.shape, value.stride(), value.dtype, value.device)
-        if key not in copies or value.numel() == 0:
-            copies[key] = value.detach().to("cpu", copy=True)
-        return copies[key]
-    if isinstance(value, Mapping):
-        copied: Any = copy.copy(value)
-        for name, item in value.items():
-            copied[name] = detached_copy(item, copies)
-        if hasattr(value, "_metadata"):  # a state_dict's versions
-            copied._metadata = copy.deepcopy(value._metadata)
-        return copied
-    if type(value) in (list, tuple):
-        return type(value)(detached_copy(item, copies) for item in value)
-    if isinstance(value, np.generic):  # of a schedule that computes with NumPy
-        return value.item()  # the same number, and one that torch.load(weights_only=True) reads
-    if isinstance(value, np.ndarray):
-        raise TypeError("state_dict() has a NumPy array, which is not loaded again safely: make it a tensor")
-    return copy.deepcopy(value)
 
 
 def _own_device() -> torch.device:

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, StepDone
-from evenload.ray_trainer.training.fence import DriverClaim
-from evenload.ray_trainer.training.storage import PATIENCE_S, RunStorage
+from evenload.resume.fence import DriverClaim
+from evenload.resume.storage import PATIENCE_S, RunStorage
 
 __all__ = ["Link", "NoLink", "RunContext", "current_run", "entered"]
 

@@ -19,15 +19,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evenload.ray_trainer.planning.rule import earlier_rule, plan_fingerprint
-from evenload.ray_trainer.training.books.ledger import began_anew_at, read_starts
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.errors import (
+from evenload.resume.attempts import began_anew_at, read_starts
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.errors import (
     InvalidCheckpointError,
     RunDamagedError,
     RunMismatchError,
     UnknownRunError,
 )
-from evenload.ray_trainer.training.storage import RunStorage, checksum_of
+from evenload.resume.storage import RunStorage, checksum_of
 
 __all__ = [
     "FinishedRecord",
@@ -58,6 +58,15 @@ class RunRecord(BaseModel):
     plan_fingerprint: str = Field(description="Of the order of its epochs.")
     plan_facts: dict[str, Any] = Field(description="What that order depends on: seed, lanes, blocks, ...")
     created_at_s: float = Field(ge=0, description="Seconds since 1970.")
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What stands in each checkpoint, and has to be the same to go on from it."""
+        return {
+            "dataset": self.dataset,
+            "dataset fingerprint": self.dataset_fingerprint,
+            "plan": self.plan_fingerprint,
+        }
 
 
 class FinishedRecord(BaseModel):

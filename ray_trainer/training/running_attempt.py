@@ -1,9 +1,10 @@
 """What is done beside the training while an attempt lasts: books, checkpoints, and word to the driver.
 
-After each step every rank acts on what was wished at the step before (agreement.py): it copies its state for
-a checkpoint and hands it to the writer, or queues a call to Ray. Nothing here waits, but at the end.
+After each step every rank acts on what was wished at the step before (resume/agreement.py): it copies its
+state for a checkpoint and hands it to the writer, or queues a call to Ray. Nothing here waits, but at the
+end.
 
-Read next: checkpoint_writer.py, agreement.py, run_context.py (the link to the driver).
+Read next: resume/checkpoint_writer.py, resume/agreement.py, run_context.py (the link to the driver).
 """
 
 from __future__ import annotations
@@ -14,23 +15,25 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from evenload.ray_trainer.planning.cursor import kafka_view
-from evenload.ray_trainer.training.agreement import Agreement, Decision, Wishes
-from evenload.ray_trainer.training.attempt import Beginning, RunPlace
+from evenload.ray_trainer.planning.cursor import Cursor, kafka_view
+from evenload.ray_trainer.planning.plan import EpochPlan
+from evenload.ray_trainer.training.attempt import RunPlace
 from evenload.ray_trainer.training.books.step_books import OpenStep, StepBooks
-from evenload.ray_trainer.training.checkpoint import CheckpointIndex, checkpoint_name
-from evenload.ray_trainer.training.checkpoint_schedule import CheckpointSchedule
-from evenload.ray_trainer.training.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
-from evenload.ray_trainer.training.errors import (
+from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
+from evenload.ray_trainer.training.group_progress import GroupProgress, group_of
+from evenload.resume.agreement import Agreement, Decision, Wishes
+from evenload.resume.attempts import attempt_folder
+from evenload.resume.beginning import Beginning
+from evenload.resume.checkpoint import CheckpointIndex, checkpoint_name
+from evenload.resume.checkpoint_schedule import CheckpointSchedule
+from evenload.resume.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
+from evenload.resume.errors import (
     CheckpointWriteError,
     ShardedStateError,
     StateUnavailableError,
 )
-from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
-from evenload.ray_trainer.training.fence import FenceWatch, require_newest
-from evenload.ray_trainer.training.group_progress import GroupProgress, group_of
-from evenload.ray_trainer.training.kept_state import KeptState
-from evenload.ray_trainer.training.run_names import attempt_folder
+from evenload.resume.fence import FenceWatch, require_newest
+from evenload.resume.kept_state import KeptState
 
 __all__ = ["RunningAttempt"]
 
@@ -92,6 +95,7 @@ class RunningAttempt:
             on_outcome=self._on_outcome,
         )
         self._group = self._open_group()
+        self._group_offset: Mapping[int, int] = {}
         self._taken_step = self._reported_step = began.step
         self._saved: CheckpointSaved | None = None
         self._last: OpenStep | None = None
@@ -231,8 +235,8 @@ class RunningAttempt:
             folder=f"{self._folder}/{checkpoint_name(self.number, self.step)}",
             state=state,
             index=self._index(position),
-            write_books=self._books.take(),
-            describe_kafka=lambda: kafka_view(plan, cursor),
+            write_first=self._books.take(),
+            describe=lambda: self._describe(plan, cursor),
         )
         self._writer.submit(job)
         self._taken_step = self.step
@@ -248,15 +252,19 @@ class RunningAttempt:
             step=self.step,
             epoch=position["cursor"]["epoch"],
             samples_consumed=position["cursor"]["samples_consumed"],
-            reader=dict(position),
-            plan_fingerprint=record.plan_fingerprint,
-            dataset=record.dataset,
-            dataset_fingerprint=record.dataset_fingerprint,
+            position=dict(position),
+            identity=record.identity,
             world_size=self._place.peers.world_size,
             torch_threads=torch.get_num_threads(),
             files={},
             created_at_s=time.time(),
         )
+
+    def _describe(self, plan: EpochPlan, cursor: Cursor) -> Mapping[str, Any]:
+        """In Kafka's words; on the writer's thread, as is `_on_outcome`."""
+        view = kafka_view(plan, cursor)
+        self._group_offset = view.group_offset
+        return view.to_dict()
 
     def _report(self) -> None:
         """All ranks report, as Ray wants it; rank 0 says what, and keeps the account of it."""
@@ -280,7 +288,7 @@ class RunningAttempt:
             if self._rank == 0:
                 self._link.tell(self._saved)
             if self._group is not None:
-                self._group.submit(outcome.group_offset)
+                self._group.submit(self._group_offset)
             # Only now: joining files takes time, and nothing should keep a checkpoint from counting.
             self._books.files.join()
         elif self._rank == 0:

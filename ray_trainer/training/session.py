@@ -15,8 +15,8 @@ What else has a `state_dict` (a gradient scaler, averaged parameters, counters) 
 `Session(..., state={"scaler": scaler})`, and `session.backward(loss, scale=scaler)`.
 
 It works in a worker of `train`, under torchrun, and in a plain process of one rank. Whatever ranks have to
-do together (checkpoint, stop) is agreed on while the next step runs (agreement.py); writing happens behind
-(checkpoint_writer.py). So the loop pays for copying the model, and for nothing else.
+do together (checkpoint, stop) is agreed on while the next step runs (resume/agreement.py); writing happens
+behind (resume/checkpoint_writer.py). So the loop pays for copying the model, and for nothing else.
 
 Invariants, checked in tests/unit/ray_trainer/training/test_session.py and
 tests/fault/ray_trainer/test_training_resume.py:
@@ -25,7 +25,7 @@ tests/fault/ray_trainer/test_training_resume.py:
 3. On CPU, with the same world size and `prepare_model(bit_equal=True)`, a resumed run's losses and
    parameters equal an uninterrupted one's bit for bit, also when a transform draws random numbers.
 
-Read next: kept_state.py (what a checkpoint holds), attempt.py (how an attempt begins),
+Read next: resume/kept_state.py (what a checkpoint holds), resume/beginning.py (how an attempt begins),
 running_attempt.py (what is done beside the training).
 """
 
@@ -40,27 +40,23 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from evenload.ray_trainer.training.attempt import (
-    Beginning,
-    RunPlace,
-    begin_attempt,
-    begin_from_nothing,
-    find_beginning,
-)
+from evenload.ray_trainer.training.attempt import RunPlace, begin_attempt
 from evenload.ray_trainer.training.books.step_books import OpenStep
-from evenload.ray_trainer.training.checkpoint import CheckpointIndex
-from evenload.ray_trainer.training.errors import ReaderRankError, StorageUnwritableError
+from evenload.ray_trainer.training.errors import ReaderRankError
 from evenload.ray_trainer.training.evaluations import read_evaluations, write_evaluation
 from evenload.ray_trainer.training.events import Evaluated, Note
-from evenload.ray_trainer.training.kept_state import KeptState
 from evenload.ray_trainer.training.model import has_batch_norm, model_device, set_gradient_sync
-from evenload.ray_trainer.training.peers import Peers
-from evenload.ray_trainer.training.random_state import Purpose, seed_step
 from evenload.ray_trainer.training.run_context import NoLink, RunContext, current_run
 from evenload.ray_trainer.training.run_record import RunRecord, check_same_run, create_run, new_run
 from evenload.ray_trainer.training.running_attempt import RunningAttempt
-from evenload.ray_trainer.training.stop_signal import stop_on_signal
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.beginning import Beginning, begin_from_nothing, find_beginning
+from evenload.resume.checkpoint import CheckpointIndex
+from evenload.resume.errors import StorageUnwritableError
+from evenload.resume.kept_state import KeptState
+from evenload.resume.peers import Peers
+from evenload.resume.random_state import Purpose, seed_step
+from evenload.resume.stop_signal import stop_on_signal
+from evenload.resume.storage import RunStorage
 
 __all__ = ["Session"]
 
@@ -83,7 +79,7 @@ class Session:
             (`TrainConfig`): leave them out.
         storage: Where its folder is: a path, or a URI of a file system that pyarrow knows.
         checkpoint_interval_s: Seconds between checkpoints, 0 or more; None: at least 4, and so many that
-            copying and writing take a small share of the time (checkpoint_schedule.py).
+            copying and writing take a small share of the time (resume/checkpoint_schedule.py).
         keep_checkpoints: How many to keep, at least 2, as the newest may be the one that is damaged; None: 3.
         begin_anew: Begin at step 0 although the run has had checkpoints; they stay, but don't count any more.
             At a restart of torchrun after a failure a run that has once begun anew goes on instead.
@@ -196,13 +192,13 @@ class Session:
         if self._attempt is not None:
             raise RuntimeError("resume() comes first, once")
         self._kept.check(self._place.peers)
-        beginning, state = find_beginning(self._place)
+        beginning, state = find_beginning(self._place.beginning)
         for note in beginning.notes:
             self._tell_note(note)
         checkpoint = beginning.checkpoint
         if checkpoint is not None:
             self._kept.load(state, self._place.storage.place(checkpoint.folder))
-            self.reader.load_state_dict(checkpoint.index.reader)
+            self.reader.load_state_dict(checkpoint.index.position)
             self._restore_threads(checkpoint.index)
             at = checkpoint.index
             self._metrics = self._place.peers.from_rank_zero(
@@ -213,7 +209,7 @@ class Session:
 
     def _begin_without_resuming(self) -> RunningAttempt:
         self._kept.check(self._place.peers)
-        return self._begin(begin_from_nothing(self._place))
+        return self._begin(begin_from_nothing(self._place.beginning))
 
     def _begin(self, beginning: Beginning) -> RunningAttempt:
         began = begin_attempt(self._place, beginning)

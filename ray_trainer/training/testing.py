@@ -21,7 +21,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.fs
 
-from evenload.ray_trainer.training import storage
+from evenload.resume import storage
 
 __all__ = ["Before", "RankProcesses", "interposed_storage", "rank_processes"]
 

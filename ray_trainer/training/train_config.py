@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.training.events import counted
 
-__all__ = ["TrainConfig", "TrainResult", "few_steps_note"]
+__all__ = ["TrainConfig", "TrainResult", "default_run_name", "few_steps_note"]
 
 # Where one word says the label, the untrained text model is no better than chance after 10 steps, and right
 # each time after 20. (The untrained image model takes 3 where one quarter of an image is brighter.)
@@ -155,3 +155,8 @@ def few_steps_note(steps: int, num_samples: int, config: TrainConfig) -> str | N
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def default_run_name(recipe: str, dataset: str) -> str:
+    """`cola` gives `text-classification-cola`, `cola@2` the same with `-v2`: another version, another run."""
+    return f"{recipe}-{dataset.replace('@', '-v')}"

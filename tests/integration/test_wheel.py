@@ -64,6 +64,11 @@ with NodeAwarePartitioner(connection) as partitioner:
     producer.close()
 """,
     "DatasetReader": "reader = DatasetReader(name, global_batch_size=16, connection=connection)",
+    "CheckpointHook": """
+import torch
+with CheckpointHook(model=torch.nn.Linear(1, 1), run="hooked", storage=folder) as hook:
+    assert sum(len(batch) for batch in hook.steps(hook.loader(range(10), batch_size=4))) == 10
+""",
     "prepare_model": """
 import torch
 model = prepare_model(torch.nn.Linear(1, 1))
@@ -224,7 +229,7 @@ def test_an_extra_is_installed_beside_an_application_and_does_what_it_promises(
         assert "the command comes with [load], [train], [collector], [governor], [local]" in refused.stderr
 
 
-@pytest.mark.parametrize("extra", ["reader", "train", "governor"])
+@pytest.mark.parametrize("extra", ["resume", "reader", "train", "governor"])
 def test_what_a_large_extra_would_install(extra: str, wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "wanted.txt").write_text(f"evenload[{extra}] @ {wheel.as_uri()}")
     options = ["--no-header", "--no-annotate", "--python", sys.executable, "--constraint", CONSTRAINTS]

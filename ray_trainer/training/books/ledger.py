@@ -5,10 +5,8 @@ step it lists the samples that the rank's loop was handed, each twice over: the 
 position in manifest order, which follows from the plan), and the number of what was found there (in written
 order, from the header of the sample's own record). So a record that lies where another belongs shows,
 whatever the plan says. Each attempt (one life of a group of workers) begins with a record of the checkpoint
-that it resumed from.
+that it resumed from (resume/attempts.py).
 
-    ledger/attempt-000004/start.json
-    ledger/attempt-000004/saved.json    it has had a checkpoint
     ledger/attempt-000004/rank-000001-000000000101-000000000150.arrow    steps 101 to 150
 
 An entry counts when the present model has seen it. Which entries do follows from the start records alone
@@ -26,7 +24,6 @@ Read next: part_files.py (a rank's files), audit.py (what is made of them).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,33 +32,21 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evenload.ray_trainer.training.run_names import attempt_folder, attempt_number
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.attempts import AttemptStart, books_folder
+from evenload.resume.storage import RunStorage
 
 __all__ = [
-    "AttemptStart",
     "LedgerPart",
-    "ResumedFrom",
     "StepEntry",
     "StepRange",
-    "began_anew_at",
     "join_parts",
     "lineage",
-    "list_attempts",
-    "mark_saved",
     "read_parts",
-    "read_starts",
-    "saved_attempts",
     "write_entries",
-    "write_start",
 ]
 
 _EVER = 1 << 62
-_LEDGER = "ledger"
-_START = "start.json"
-_SAVED = "saved.json"
 _PART = re.compile(r"rank-(\d{6,})-(\d{12,})-(\d{12,})\.arrow")
 
 _SAMPLES = pa.large_list(pa.field("item", pa.int64(), nullable=False))
@@ -77,33 +62,6 @@ _SCHEMA = pa.schema(
         *(pa.field(name, _SAMPLES, nullable=name == "number") for name in _SAMPLE_FIELDS),
     ]
 )
-
-
-class ResumedFrom(BaseModel):
-    """The checkpoint that an attempt began with."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    folder: str = Field(description="Its folder, relative to the run.")
-    attempt: int = Field(ge=1, description="The attempt that took it.")
-    step: int = Field(ge=0, description="Steps done when it was taken.")
-    epoch: int = Field(ge=0, description="Epoch of its cursor.")
-    samples_consumed: int = Field(ge=0, description="Samples of that epoch consumed.")
-
-
-class AttemptStart(BaseModel):
-    """The record with which an attempt begins; written before its first step."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    run_id: str
-    attempt: int = Field(ge=1)
-    resumed_from: ResumedFrom | None = Field(description="None: it began from nothing.")
-    began_anew: bool = Field(False, description="It was told to; checkpoints of before don't count any more.")
-    world_size: int = Field(ge=1)
-    pids: tuple[int, ...] = Field((), description="Process of each rank.")
-    hosts: tuple[str, ...] = Field((), description="Machine of each rank.")
-    started_at_s: float = Field(ge=0, description="Seconds since 1970.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,62 +151,6 @@ class StepRange(NamedTuple):
         return self.after_step < step <= self.until_step
 
 
-def list_attempts(storage: RunStorage) -> list[int]:
-    """Attempts that have begun, ascending."""
-    numbers = (attempt_number(name) for name in storage.list_names(_LEDGER))
-    return sorted(number for number in numbers if number is not None)
-
-
-def write_start(storage: RunStorage, start: AttemptStart) -> None:
-    """Raises:
-    StorageUnwritableError: It can't be written.
-    """
-    storage.write(f"{_folder(start.attempt)}/{_START}", start.model_dump_json(indent=1).encode())
-
-
-def read_starts(storage: RunStorage) -> tuple[dict[int, AttemptStart], tuple[str, ...]]:
-    """The start records by attempt, and a sentence for each that is gone or damaged though there are books.
-
-    Raises:
-        StorageUnreadableError: The storage does not say.
-    """
-    starts, notes = {}, []
-    for attempt in list_attempts(storage):
-        name = f"{_folder(attempt)}/{_START}"
-        try:
-            starts[attempt] = AttemptStart.model_validate_json(storage.read(name))
-        except (FileNotFoundError, ValidationError) as error:
-            # Killed while it was written, an attempt has no books either, and nothing is missing.
-            if read_parts(storage, StepRange.all_of(attempt)):
-                notes.append(f"{name} can't be read: {str(error).splitlines()[0]}")
-    return starts, tuple(notes)
-
-
-def began_anew_at(starts: Mapping[int, AttemptStart]) -> int:
-    """The attempt with which the run last began anew because it was told to; 0: it never did."""
-    return max((attempt for attempt, start in starts.items() if start.began_anew), default=0)
-
-
-def mark_saved(storage: RunStorage, attempt: int, step: int) -> None:
-    """Write down that an attempt has had a checkpoint, once: a run that had one must not begin anew unasked.
-
-    Written after the checkpoint counts; killed in between, it is the checkpoint itself that says so.
-
-    Raises:
-        StorageUnwritableError: It can't be written.
-    """
-    storage.write(f"{_folder(attempt)}/{_SAVED}", json.dumps({"step": step}).encode())
-
-
-def saved_attempts(storage: RunStorage) -> list[int]:
-    """Attempts that are known to have had a checkpoint, ascending.
-
-    Raises:
-        StorageUnreadableError: The storage does not say.
-    """
-    return [n for n in list_attempts(storage) if storage.exists(f"{_folder(n)}/{_SAVED}")]
-
-
 def write_entries(
     storage: RunStorage, entries: Sequence[StepEntry], *, attempt: int, rank: int, world_size: int
 ) -> str:
@@ -294,7 +196,7 @@ def join_parts(storage: RunStorage, parts: Sequence[LedgerPart]) -> tuple[Ledger
 
 def read_parts(storage: RunStorage, steps: StepRange) -> list[LedgerPart]:
     """The files that hold entries of these steps, by rank, then by step. Reads no content."""
-    folder = _folder(steps.attempt)
+    folder = books_folder(steps.attempt)
     parts = []
     for name in storage.list_names(folder):
         if match := _PART.fullmatch(name):
@@ -327,7 +229,7 @@ def lineage(starts: Mapping[int, AttemptStart], *, attempt: int, step: int) -> l
 
 
 def _part_name(attempt: int, rank: int, first_step: int, last_step: int) -> str:
-    return f"{_folder(attempt)}/rank-{rank:06d}-{first_step:012d}-{last_step:012d}.arrow"
+    return f"{books_folder(attempt)}/rank-{rank:06d}-{first_step:012d}-{last_step:012d}.arrow"
 
 
 def _write_table(storage: RunStorage, name: str, table: pa.Table) -> int:
@@ -335,10 +237,6 @@ def _write_table(storage: RunStorage, name: str, table: pa.Table) -> int:
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     return storage.write_once(name, sink.getvalue().to_pybytes()).size_bytes
-
-
-def _folder(attempt: int) -> str:
-    return f"{_LEDGER}/{attempt_folder(attempt)}"
 
 
 def _require_sound(table: pa.Table) -> None:

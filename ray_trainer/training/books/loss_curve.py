@@ -11,7 +11,7 @@ from typing import Final
 
 from evenload.ray_trainer.training.books.ledger import StepEntry, StepRange
 from evenload.ray_trainer.training.books.part_files import read_books
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.storage import RunStorage
 
 __all__ = ["CURVE_NAME", "LossPoint", "mean_by_epoch", "read_curve", "write_curve"]
 

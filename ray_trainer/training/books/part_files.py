@@ -26,17 +26,17 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.training.books.ledger import (
     LedgerPart,
     StepEntry,
     StepRange,
     join_parts,
-    mark_saved,
     read_parts,
     write_entries,
 )
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.attempts import mark_saved
+from evenload.resume.errors import RunError
+from evenload.resume.storage import RunStorage
 
 __all__ = ["JOINED", "Page", "RankFiles", "read_books"]
 
@@ -89,7 +89,7 @@ class RankFiles:
             for level, parts in enumerate(self._levels):
                 if len(parts) >= JOINED:
                     self._join(level)
-        except (OSError, TrainerError, pa.ArrowException) as error:
+        except (OSError, RunError, pa.ArrowException) as error:
             logger.warning("books of %s stay in more files than need be: %s", self._storage.place(), error)
         self._delete_leftover()
 

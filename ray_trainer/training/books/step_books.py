@@ -16,7 +16,7 @@ import torch
 
 from evenload.ray_trainer.training.books.ledger import StepEntry
 from evenload.ray_trainer.training.books.part_files import RankFiles
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.storage import RunStorage
 
 __all__ = ["OpenStep", "StepBooks"]
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from evenload.home import evenload_home
 from evenload.kafka_connection.connection import Connection
-from evenload.kafka_connection.environment import evenload_home, resolve_connection
+from evenload.kafka_connection.environment import resolve_connection
 from evenload.ray_trainer.recipes.registry import find_recipe
 from evenload.ray_trainer.training.on_ray.job_driver import JOB_VARIABLE, REPORT_VARIABLE
-from evenload.ray_trainer.training.run_names import default_run_name
-from evenload.ray_trainer.training.storage import RunStorage
-from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.ray_trainer.training.train_config import TrainConfig, default_run_name
+from evenload.resume.storage import RunStorage
 
 __all__ = ["make_submission", "resolved", "stopped_softly", "submitted_config"]
 

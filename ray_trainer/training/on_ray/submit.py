@@ -30,8 +30,8 @@ from evenload.ray_trainer.training.on_ray.errors import JobError, JobLostError
 from evenload.ray_trainer.training.on_ray.job_driver import RESULT_PREFIX
 from evenload.ray_trainer.training.on_ray.ray_internals import use_token_at_hand
 from evenload.ray_trainer.training.on_ray.submission import make_submission, resolved
-from evenload.ray_trainer.training.stop_signal import stop_on_signal
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.stop_signal import stop_on_signal
 
 __all__ = ["SubmittedJob", "connect", "submit"]
 

@@ -9,7 +9,7 @@ Failed workers are started again by Ray, all of them, and go on from the newest 
 that would only come again ends the run at once.
 
 Ctrl-C: Ray would abort without a checkpoint, so `fit` runs on a thread where Ray handles no signals, and the
-signal becomes a wish that the workers hear within a fifth of a second (stop_signal.py, board.py).
+signal becomes a wish that the workers hear within a fifth of a second (resume/stop_signal.py, board.py).
 
 Read next: worker.py (the other side), ray_cluster.py, session.py.
 """
@@ -29,8 +29,9 @@ import ray.train
 from ray.train import FailureConfig, LoggingConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchTrainer
 
+from evenload.home import evenload_home
 from evenload.kafka_connection.connection import Connection
-from evenload.kafka_connection.environment import evenload_home, resolve_connection
+from evenload.kafka_connection.environment import resolve_connection
 from evenload.ray_trainer.recipes.registry import find_recipe
 from evenload.ray_trainer.training.audit import covered_steps
 from evenload.ray_trainer.training.books.loss_curve import (
@@ -40,24 +41,29 @@ from evenload.ray_trainer.training.books.loss_curve import (
     read_curve,
     write_curve,
 )
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.errors import InvalidCheckpointError, RunMismatchError
 from evenload.ray_trainer.training.events import Event, Note, StepDone, Stopping, counted
-from evenload.ray_trainer.training.fence import DriverClaim, FenceWatch, claim_run, require_newest
 from evenload.ray_trainer.training.on_ray.board_line import BoardLine
 from evenload.ray_trainer.training.on_ray.errors import TrainingFailedError
 from evenload.ray_trainer.training.on_ray.ray_cluster import ClusterFacts, joined_cluster
 from evenload.ray_trainer.training.on_ray.worker import Loop, WorkerJob, run_worker
-from evenload.ray_trainer.training.run_names import attempt_folder, default_run_name
 from evenload.ray_trainer.training.run_record import (
     FinishedRecord,
     counted_finish,
     find_run,
     write_finished,
 )
-from evenload.ray_trainer.training.stop_signal import stop_on_signal
-from evenload.ray_trainer.training.storage import RunStorage
-from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult, few_steps_note
+from evenload.ray_trainer.training.train_config import (
+    TrainConfig,
+    TrainResult,
+    default_run_name,
+    few_steps_note,
+)
+from evenload.resume.attempts import attempt_folder
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.errors import InvalidCheckpointError, RunMismatchError
+from evenload.resume.fence import DriverClaim, FenceWatch, claim_run, require_newest
+from evenload.resume.stop_signal import stop_on_signal
+from evenload.resume.storage import RunStorage
 
 __all__ = ["TrainConfig", "TrainResult", "train"]
 
@@ -90,7 +96,7 @@ def train(
         progress_interval_s: Least time between two `StepDone` events.
 
     Raises:
-        TrainerError: The run can't begin, or failed for good; the sentence says why.
+        RunError: The run can't begin, or failed for good; the sentence says why.
         CatalogError, KafkaConnectionError: The dataset can't be had.
     """
     connection = config.connection

@@ -22,13 +22,13 @@ import ray.train
 
 from evenload.kafka_connection.connection import Connection
 from evenload.ray_trainer.recipes.registry import find_recipe
-from evenload.ray_trainer.training.fence import DriverClaim
 from evenload.ray_trainer.training.on_ray.board import WorkerFailure
 from evenload.ray_trainer.training.on_ray.errors import TrainingFailedError
 from evenload.ray_trainer.training.on_ray.worker_link import RayLink
 from evenload.ray_trainer.training.run_context import RunContext, entered
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.fence import DriverClaim
+from evenload.resume.storage import RunStorage
 
 __all__ = ["Loop", "WorkerJob", "run_worker"]
 

@@ -30,7 +30,7 @@ from evenload.ray_trainer.training.events import (
     WorkerIdentity,
 )
 from evenload.ray_trainer.training.on_ray.board import WorkerFailure
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.storage import RunStorage
 
 __all__ = ["RayLink"]
 

@@ -21,9 +21,9 @@ import pytest
 from evenload.kafka_connection import Connection
 from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.ray_trainer.training.audit import audit, covered_steps
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
 from evenload.ray_trainer.training.run_record import read_run
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.storage import RunStorage
 
 DRIVER = Path(__file__).with_name("training_driver.py")
 NUM_SAMPLES = 1501

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.testing import rank_processes
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.storage import RunStorage
 
 LOOPS = Path(__file__).with_name("training_state_loops.py")
 

@@ -12,10 +12,10 @@ from typing import Any
 import stamina
 
 from evenload.ray_trainer.training.audit import audit_run, covered_steps
-from evenload.ray_trainer.training.checkpoint import Checkpoint, CheckpointStore
 from evenload.ray_trainer.training.run_record import read_run
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.testing import rank_processes
+from evenload.resume.checkpoint import Checkpoint, CheckpointStore
+from evenload.resume.storage import RunStorage
 
 LOOP = Path(__file__).with_name("training_loop.py")
 NUM_SAMPLES = 211

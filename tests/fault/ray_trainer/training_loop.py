@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 
 from evenload.ray_trainer.reading.testing import MemoryReader
-from evenload.ray_trainer.training.model import prepare_model, unwrap
+from evenload.ray_trainer.training.model import prepare_model
 from evenload.ray_trainer.training.session import Session
+from evenload.resume.state_copy import unwrap
 
 
 def columns(num_samples: int) -> dict[str, Any]:

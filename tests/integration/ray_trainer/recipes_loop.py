@@ -13,8 +13,8 @@ from evenload.kafka_connection import Connection
 from evenload.ray_trainer.recipes import find_recipe
 from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Event, StepDone
 from evenload.ray_trainer.training.run_context import RunContext, entered
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.storage import RunStorage
 
 
 class ListeningLink:

@@ -21,13 +21,13 @@ from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.ray_trainer.recipes import find_recipe
 from evenload.ray_trainer.recipes.errors import ColumnChoiceError, LabelError, ModelUnavailableError
 from evenload.ray_trainer.training.audit import audit, covered_steps
-from evenload.ray_trainer.training.errors import RunMismatchError
 from evenload.ray_trainer.training.evaluations import read_evaluations
 from evenload.ray_trainer.training.events import Evaluated, Note, StepDone
 from evenload.ray_trainer.training.run_record import read_run
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.testing import rank_processes
 from evenload.ray_trainer.training.train_config import TrainConfig
+from evenload.resume.errors import RunMismatchError
+from evenload.resume.storage import RunStorage
 
 LOOP = Path(__file__).with_name("recipes_loop.py")
 sys.path.insert(0, str(LOOP.parent))

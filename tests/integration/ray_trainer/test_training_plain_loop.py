@@ -20,11 +20,11 @@ from evenload.kafka_plugin.loading.loader import load_dataset
 from evenload.ray_trainer.reading.reader import DatasetReader
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training.audit import audit
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.errors import RunMismatchError, UnknownRunError
 from evenload.ray_trainer.training.group_progress import group_of
 from evenload.ray_trainer.training.session import Session
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.errors import RunMismatchError, UnknownRunError
+from evenload.resume.storage import RunStorage
 
 NUM_SAMPLES = 61
 NUM_STEPS = 14  # two epochs of 61 samples, 9 at a time
@@ -102,7 +102,7 @@ def test_a_checkpoint_says_its_place_in_kafkas_words_and_the_group_shows_it(
     store = CheckpointStore(RunStorage(tmp_path, run), None)
     found = store.newest_valid().checkpoint
     assert found is not None
-    said = json.loads(json.dumps(found.index.kafka))
+    said = json.loads(json.dumps(found.index.told))
 
     manifest = Catalog(connection).get(dataset)
     assert set(said["records_consumed"]) == {str(part.partition) for part in manifest.partitions}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from evenload.home import evenload_home
 from evenload.kafka_connection import (
     BadConnectionFileError,
     NoClusterError,
-    evenload_home,
     resolve_connection,
 )
 

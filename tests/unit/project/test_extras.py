@@ -46,6 +46,7 @@ PARTS = {
         "evenload.telemetry_collector.service.client",
     ),
     "load": ("evenload.cli.*", "evenload.kafka_plugin.*", "evenload.dataset_catalog.*"),
+    "resume": ("evenload.resume.*",),
     "reader": ("evenload.ray_trainer.reading.*", "evenload.ray_trainer.training.session"),
     "train": ("evenload.cli.*", "evenload.ray_trainer.*"),
     "collector": (

@@ -14,8 +14,10 @@ from evenload.ray_trainer import errors
 from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.reading import errors as reading
 from evenload.ray_trainer.recipes import errors as recipes
-from evenload.ray_trainer.training import errors as training
+from evenload.ray_trainer.training.errors import ReaderRankError
 from evenload.ray_trainer.training.on_ray import errors as on_ray
+from evenload.resume import errors as resume
+from evenload.resume.errors import RunError
 
 PLACE = {"topic": "flowers-1", "partition": 3, "offset": 1234}
 IN_KAFKA = [
@@ -31,23 +33,24 @@ ERRORS = [
     reading.UndecodableColumnError(column="label", reason="2 of its values are null"),
     reading.LoaderWorkersError(num_workers=4),
     reading.UnknownRankError("WORLD_SIZE is 2, but there is no RANK"),
-    training.StorageUnwritableError("/x", "denied"),
-    training.StorageUnreadableError("/x", "throttled"),
-    training.UnknownRunError("/x", ["a"]),
-    training.RunDamagedError("/x/run.json", "is damaged"),
-    training.RunMismatchError("r", {"seed": (1, 2)}),
-    training.RunTakenOverError("r", attempt=1, newer_attempt=2),
-    training.InvalidCheckpointError("/x", "short"),
-    training.CheckpointUnreadableError("/x", rank=1, host="h", reason="no such file"),
-    training.CheckpointMismatchError("/x", {"dataset": ("a@1", "a@2")}),
-    training.CheckpointWriteError("/x", "full"),
-    training.NoCheckpointLeftError("/x", evidence="it finished", reasons=["a", "b", "c", "d"]),
-    training.ReaderRankError(reader=(0, 1), session=(0, 2)),
-    training.ShardedStateError("model.0.weight", kind="DTensor", rank=1),
-    training.RanksDifferError(
+    resume.StorageUnwritableError("/x", "denied"),
+    resume.StorageUnreadableError("/x", "throttled"),
+    resume.UnknownRunError("/x", ["a"]),
+    resume.RunDamagedError("/x/run.json", "is damaged"),
+    resume.RunMismatchError("r", {"seed": (1, 2)}),
+    resume.RunTakenOverError("r", attempt=1, newer_attempt=2),
+    resume.InvalidCheckpointError("/x", "short"),
+    resume.CheckpointUnreadableError("/x", rank=1, host="h", reason="no such file"),
+    resume.CheckpointMismatchError("/x", {"dataset": ("a@1", "a@2")}),
+    resume.CheckpointWriteError("/x", "full"),
+    resume.NoCheckpointLeftError("/x", evidence="it finished", reasons=["a", "b", "c", "d"]),
+    ReaderRankError(reader=(0, 1), session=(0, 2)),
+    resume.ShardedStateError("model.0.weight", kind="DTensor", rank=1),
+    resume.RanksDifferError(
         rank=1, differences={"model.w": ("[2] float32", "[3] float32")}, num_differences=7
     ),
-    training.StateUnavailableError("ema", rank=1, reason="KeyError: 'step'"),
+    resume.StateUnavailableError("ema", rank=1, reason="KeyError: 'step'"),
+    resume.StoppedError("/x", step=7, saved_step=None),
     on_ray.RayUnavailableError(None, "too slow"),
     on_ray.WorkersUnavailableError({"CPU": 8.0}, {"CPU": 2.0}),
     on_ray.TrainingFailedError("r", "why", restarts=3),
@@ -60,7 +63,7 @@ ERRORS = [
 ]
 
 
-def kinds_below(kind: type[TrainerError]) -> Iterator[type[TrainerError]]:
+def kinds_below(kind: type[RunError]) -> Iterator[type[RunError]]:
     for below in kind.__subclasses__():
         yield below
         yield from kinds_below(below)
@@ -71,12 +74,12 @@ def test_every_error_of_every_room_has_its_example_here() -> None:
     for path in Path(root).rglob("errors.py"):
         room = ".".join(path.relative_to(root).with_suffix("").parts)
         importlib.import_module(f"evenload.ray_trainer.{room}")
-    kinds = set(kinds_below(TrainerError)) - {errors.ReadError}  # nobody raises it itself
+    kinds = set(kinds_below(RunError)) - {TrainerError, errors.ReadError}  # nobody raises these themselves
     assert {kind for kind in kinds if kind.__module__.startswith("evenload.")} == set(map(type, ERRORS))
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_error_keeps_its_facts_in_another_process(error: TrainerError) -> None:
+def test_an_error_keeps_its_facts_in_another_process(error: RunError) -> None:
     copy = pickle.loads(pickle.dumps(error))
 
     assert type(copy) is type(error)
@@ -86,15 +89,16 @@ def test_an_error_keeps_its_facts_in_another_process(error: TrainerError) -> Non
 
 
 @pytest.mark.parametrize("error", IN_KAFKA, ids=lambda error: type(error).__name__)
-def test_a_place_in_kafka_is_named_in_full(error: TrainerError) -> None:
+def test_a_place_in_kafka_is_named_in_full(error: RunError) -> None:
     assert "offset 1234 of partition 3 of topic 'flowers-1'" in str(error)
 
 
 def test_only_what_time_or_another_start_may_mend_is_tried_again() -> None:
     assert {type(error) for error in ERRORS if error.retriable} == {
         errors.FetchTimeoutError,
-        training.StorageUnwritableError,
-        training.StorageUnreadableError,
-        training.CheckpointWriteError,
-        training.StateUnavailableError,
+        resume.StorageUnwritableError,
+        resume.StorageUnreadableError,
+        resume.CheckpointWriteError,
+        resume.StateUnavailableError,
+        resume.StoppedError,
     }

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.ray_trainer.planning import keyed_order
+from evenload.dataset_catalog import keyed_order
 from evenload.ray_trainer.planning.blocks import BlockTable
 from evenload.ray_trainer.planning.lanes import LaneLayout, LaneOrder, WholeOrder, reversed_digits
 from evenload.ray_trainer.planning.plan import EpochPlan, PlanRule

@@ -20,16 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training import running_attempt
 from evenload.ray_trainer.training.audit import audit_run
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.errors import RunTakenOverError
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.testing import Before, interposed_storage
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.errors import RunError, RunTakenOverError
+from evenload.resume.storage import RunStorage
 
 NUM_SAMPLES, TRIES = 41, 3
 ERRORS: list[Callable[[], OSError]] = [
@@ -161,7 +160,7 @@ def test_each_operation_at_the_start_may_fail_for_a_moment_or_for_good(begun: Pa
         shutil.copytree(begun, folder)
         with (
             faults(lambda n, k=number, make=make: make() if n >= k else None),  # type: ignore[misc]
-            pytest.raises(TrainerError) as caught,
+            pytest.raises(RunError) as caught,
         ):
             begin_only(folder)
         assert "\n" not in str(caught.value)
@@ -189,7 +188,7 @@ def test_whatever_fails_while_a_run_goes_on_it_loses_nothing(
 
     with TemporaryDirectory() as scratch:
         folder = shutil.copytree(begun, Path(scratch) / "run")
-        with faults(fails), contextlib.suppress(TrainerError):
+        with faults(fails), contextlib.suppress(RunError):
             train(folder)
         assert_nothing_is_lost(folder, begun=begun)
 
@@ -242,7 +241,7 @@ def test_a_driver_that_sleeps_while_another_trains_stops_or_goes_on_from_what_th
         actor.is_sleeper = True
         try:
             ended.append(train(folder))
-        except TrainerError as error:
+        except RunError as error:
             ended.append(error)
         finally:
             stall.reached.set()

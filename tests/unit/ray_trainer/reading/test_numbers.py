@@ -25,10 +25,11 @@ from evenload.ray_trainer.reading.step_source import FetchedBlocks, HeldWhole, S
 from evenload.ray_trainer.reading.step_stream import StepStream, group_steps
 from evenload.ray_trainer.reading.whole_copy import WholeCopy
 from evenload.ray_trainer.training.audit import EpochAudit, audit_run
-from evenload.ray_trainer.training.books.ledger import AttemptStart, StepEntry, write_entries, write_start
+from evenload.ray_trainer.training.books.ledger import StepEntry, write_entries
 from evenload.ray_trainer.training.books.placement import Placement
 from evenload.ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.attempts import AttemptStart, write_start
+from evenload.resume.storage import RunStorage
 
 NUM_SAMPLES, BATCH = 60, 7
 SPLIT = SampleSplit(0.8, 3)

@@ -10,19 +10,11 @@ import pyarrow as pa
 import pytest
 
 from evenload.ray_trainer.training.audit import AuditReport, audit_run
-from evenload.ray_trainer.training.books.ledger import (
-    AttemptStart,
-    ResumedFrom,
-    StepEntry,
-    StepRange,
-    read_parts,
-    write_entries,
-    write_start,
-)
-from evenload.ray_trainer.training.checkpoint import CheckpointIndex, CheckpointStore, checkpoint_name
-from evenload.ray_trainer.training.run_names import attempt_folder
+from evenload.ray_trainer.training.books.ledger import StepEntry, StepRange, read_parts, write_entries
 from evenload.ray_trainer.training.run_record import FinishedRecord, RunRecord, write_finished
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.attempts import AttemptStart, ResumedFrom, attempt_folder, write_start
+from evenload.resume.checkpoint import CheckpointIndex, CheckpointStore, checkpoint_name
+from evenload.resume.storage import RunStorage
 
 NUM_SAMPLES, BATCH = 20, 4  # 5 steps an epoch
 RECORD = RunRecord(
@@ -63,10 +55,8 @@ class Books:
             step=step,
             epoch=0,
             samples_consumed=0,
-            reader={},
-            plan_fingerprint="p",
-            dataset="digits@1",
-            dataset_fingerprint="d",
+            position={},
+            identity={"dataset": "digits@1"},
             world_size=2,
             torch_threads=1,
             files={},

@@ -14,14 +14,15 @@ import torch
 from torch import nn
 
 from evenload.ray_trainer.reading.testing import MemoryReader
-from evenload.ray_trainer.training import checkpoint_writer, running_attempt
+from evenload.ray_trainer.training import running_attempt
 from evenload.ray_trainer.training.audit import audit_run
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.errors import CheckpointWriteError
 from evenload.ray_trainer.training.run_context import RunContext, entered
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume import checkpoint_writer
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.errors import CheckpointWriteError
+from evenload.resume.storage import RunStorage
 
 NUM_STEPS, BATCH = 40, 2
 

@@ -12,13 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from evenload.ray_trainer.training.agreement import Agreement, Wishes
-from evenload.ray_trainer.training.checkpoint_schedule import CheckpointSchedule
-from evenload.ray_trainer.training.model import detached_copy, unwrap
-from evenload.ray_trainer.training.peers import Peers
-from evenload.ray_trainer.training.random_state import step_seed
-from evenload.ray_trainer.training.run_names import default_run_name
-from evenload.ray_trainer.training.train_config import TrainResult
+from evenload.ray_trainer.training.train_config import TrainResult, default_run_name
+from evenload.resume.agreement import Agreement, Wishes
+from evenload.resume.checkpoint_schedule import CheckpointSchedule
+from evenload.resume.peers import Peers
+from evenload.resume.random_state import step_seed
+from evenload.resume.state_copy import detached_copy, unwrap
 
 
 def test_checkpoints_are_four_seconds_apart_while_they_cost_little() -> None:

@@ -20,26 +20,27 @@ from evenload.ray_trainer.planning.rule import plan_fingerprint
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training import running_attempt
 from evenload.ray_trainer.training.audit import audit_run
-from evenload.ray_trainer.training.books.ledger import AttemptStart, StepRange, read_parts, write_start
-from evenload.ray_trainer.training.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
-from evenload.ray_trainer.training.errors import (
-    CheckpointMismatchError,
-    CheckpointUnreadableError,
-    CheckpointWriteError,
-    NoCheckpointLeftError,
-    ReaderRankError,
-    RunMismatchError,
-    RunTakenOverError,
-    StorageUnwritableError,
-)
-from evenload.ray_trainer.training.fence import FenceWatch, claim_run
-from evenload.ray_trainer.training.model import detached_copy
+from evenload.ray_trainer.training.books.ledger import StepRange, read_parts
+from evenload.ray_trainer.training.errors import ReaderRankError
 from evenload.ray_trainer.training.on_ray.trainer import TrainConfig, _Driver
 from evenload.ray_trainer.training.run_context import NoLink, RunContext, entered
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.testing import interposed_storage
+from evenload.resume.attempts import AttemptStart, write_start
+from evenload.resume.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
+from evenload.resume.errors import (
+    CheckpointMismatchError,
+    CheckpointUnreadableError,
+    CheckpointWriteError,
+    NoCheckpointLeftError,
+    RunMismatchError,
+    RunTakenOverError,
+    StorageUnwritableError,
+)
+from evenload.resume.fence import FenceWatch, claim_run
+from evenload.resume.state_copy import detached_copy
+from evenload.resume.storage import RunStorage
 
 NUM_SAMPLES = 53
 

@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from evenload.ray_trainer.reading.testing import MemoryReader
-from evenload.ray_trainer.training.checkpoint import CheckpointStore
-from evenload.ray_trainer.training.errors import StorageUnreadableError
 from evenload.ray_trainer.training.evaluations import read_evaluations
 from evenload.ray_trainer.training.session import Session
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.testing import interposed_storage
+from evenload.resume.checkpoint import CheckpointStore
+from evenload.resume.errors import StorageUnreadableError
+from evenload.resume.storage import RunStorage
 
 STEPS = 4  # an epoch's
 STOPS = "stops"

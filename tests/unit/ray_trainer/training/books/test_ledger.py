@@ -8,20 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evenload.ray_trainer.training.audit import covered_steps
 from evenload.ray_trainer.training.books.ledger import (
-    AttemptStart,
-    ResumedFrom,
     StepEntry,
     StepRange,
     lineage,
-    list_attempts,
     read_parts,
-    read_starts,
     write_entries,
-    write_start,
 )
 from evenload.ray_trainer.training.books.loss_curve import mean_by_epoch, read_curve, write_curve
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.attempts import AttemptStart, ResumedFrom, list_attempts, read_starts, write_start
+from evenload.resume.storage import RunStorage
+
+NO_CHECKPOINT = "the run has no valid checkpoint yet, so nothing that it did counts"
 
 
 @pytest.fixture
@@ -86,15 +85,16 @@ def test_starts_are_listed_and_unreadable_ones_with_books_are_named(storage: Run
     write_start(storage, start_of(1))
     write_start(storage, start_of(2, after=(1, 10)))
     storage.write("ledger/attempt-000003/start.json", b"{")  # killed here, it has done no step
-    assert read_starts(storage)[1] == ()
+    assert covered_steps(storage, "r")[1] == [NO_CHECKPOINT]
     write_entries(storage, [entry_of(11, [1])], attempt=3, rank=0, world_size=1)
 
-    starts, notes = read_starts(storage)
+    starts, _ = read_starts(storage)
+    notes = covered_steps(storage, "r")[1]
 
     assert list_attempts(storage) == [1, 2, 3]
     assert starts[2].resumed_from is not None
     assert starts[2].resumed_from.step == 10
-    assert len(notes) == 1
+    assert notes[1:] == [NO_CHECKPOINT]
     assert "attempt-000003" in notes[0]
 
 

@@ -12,21 +12,14 @@ import numpy as np
 import pytest
 
 from evenload.ray_trainer.training.audit import audit_run
-from evenload.ray_trainer.training.books.ledger import (
-    AttemptStart,
-    LedgerPart,
-    StepEntry,
-    StepRange,
-    read_parts,
-    write_start,
-)
+from evenload.ray_trainer.training.books.ledger import LedgerPart, StepEntry, StepRange, read_parts
 from evenload.ray_trainer.training.books.loss_curve import read_curve
 from evenload.ray_trainer.training.books.part_files import JOINED, RankFiles, read_books
-from evenload.ray_trainer.training.checkpoint import CheckpointIndex, CheckpointStore, checkpoint_name
-from evenload.ray_trainer.training.run_names import attempt_folder
 from evenload.ray_trainer.training.run_record import RunRecord
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.testing import interposed_storage
+from evenload.resume.attempts import AttemptStart, attempt_folder, write_start
+from evenload.resume.checkpoint import CheckpointIndex, CheckpointStore, checkpoint_name
+from evenload.resume.storage import RunStorage
 
 WORLD_SIZE, BATCH = 2, 4
 RECORD = RunRecord(
@@ -71,10 +64,8 @@ def finish(storage: RunStorage, step: int) -> None:
         step=step,
         epoch=0,
         samples_consumed=step * BATCH,
-        reader={},
-        plan_fingerprint="p",
-        dataset="digits@1",
-        dataset_fingerprint="d",
+        position={},
+        identity={"dataset": "digits@1"},
         world_size=WORLD_SIZE,
         torch_threads=1,
         files={},

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from evenload.ray_trainer.training.errors import RunMismatchError
 from evenload.ray_trainer.training.on_ray.trainer import _Driver, _loop_name, train
 from evenload.ray_trainer.training.on_ray.worker import Loop
 from evenload.ray_trainer.training.run_record import (
@@ -19,8 +18,9 @@ from evenload.ray_trainer.training.run_record import (
     read_finished,
     write_finished,
 )
-from evenload.ray_trainer.training.storage import RunStorage
 from evenload.ray_trainer.training.train_config import TrainConfig, TrainResult
+from evenload.resume.errors import RunMismatchError
+from evenload.resume.storage import RunStorage
 
 RESULT = TrainResult("mine", 3, 1, 10.0, [0.5], {}, [], 0, None, None)
 

@@ -15,7 +15,7 @@ from evenload.kafka_connection import Connection, OAuth
 from evenload.kafka_connection.environment import resolve_connection
 from evenload.ray_trainer.training.on_ray.worker import _reachable
 from evenload.ray_trainer.training.on_ray.worker_link import RayLink
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.storage import RunStorage
 
 
 def test_what_a_worker_starts_finds_its_connection_secrets_included_and_nothing_stays(

@@ -10,13 +10,13 @@ reported (tests/fault/ray_trainer/test_training_ray.py).
 The newest is the one of the latest attempt, then of the highest step: after falling back from a bad
 checkpoint, what was done since is newer than it, though its step is lower.
 
-Invariants, checked in tests/unit/ray_trainer/training/test_checkpoint.py:
+Invariants, checked in tests/unit/resume/test_checkpoint.py:
 1. A folder that was cut off after any of its bytes is not valid.
 2. `newest_valid` never raises for what lies in the folder; it says what it passed over, and why. A storage
    that doesn't answer is raised, always: that says nothing about the checkpoint.
 3. Deleting old checkpoints never deletes the newest valid one, what is not ours, or what was passed over.
 
-Read next: checkpoint_writer.py (who writes them, and when they count), session.py (what is in them).
+Read next: checkpoint_writer.py (who writes them, and when they count), kept_state.py (what is in them).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evenload.ray_trainer.training.errors import InvalidCheckpointError
-from evenload.ray_trainer.training.run_names import attempt_number
-from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage, checksum_of
+from evenload.resume.attempts import attempt_number
+from evenload.resume.errors import CheckpointMismatchError, InvalidCheckpointError
+from evenload.resume.storage import FileRecord, HashingWriter, RunStorage, checksum_of
 
 __all__ = [
     "INDEX_NAME",
@@ -51,7 +51,7 @@ __all__ = [
 INDEX_NAME = "evenload.json"
 STATE_NAME = "state.pt"
 
-_CHECKPOINT = re.compile(r"checkpoint-(\d{6,})-(\d{12,})")
+_CHECKPOINT = re.compile(r"checkpoint-(\d{6,})-(\d{12,})(?:-\d{3,})?")
 
 logger = logging.getLogger(__name__)
 
@@ -61,22 +61,23 @@ class CheckpointIndex(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    format: Literal[1] = Field(default=1, description="Of this file; another is not read.")
+    format: Literal[2] = Field(default=2, description="Of this file; another is not read.")
     run_id: str = Field(description="Of the run; a checkpoint of another run is foreign.")
     attempt: int = Field(ge=1, description="The attempt that took it.")
     step: int = Field(ge=0, description="Optimizer steps done since the run began.")
-    epoch: int = Field(ge=0, description="Epoch of the cursor.")
-    samples_consumed: int = Field(ge=0, description="Samples of that epoch that all ranks together had.")
-    reader: dict[str, Any] = Field(description="Its state_dict: the cursor, and under which plan.")
-    plan_fingerprint: str = Field(description="Of the plan under which the cursor means what it says.")
-    dataset: str = Field(description="NAME@VERSION.")
-    dataset_fingerprint: str = Field(description="Of the dataset's manifest.")
+    epoch: int = Field(ge=0, description="The epoch that was under way.")
+    samples_consumed: int = Field(
+        ge=0, description="Samples of that epoch that all ranks together had; 0 where nobody knows."
+    )
+    position: dict[str, Any] = Field(description="Where the data stands: the state_dict of who gives it.")
+    identity: dict[str, str] = Field(
+        description="Under which the position means what it says, each fact by its name: dataset, plan, ... "
+        "Who goes on has to have the same."
+    )
     world_size: int = Field(ge=1, description="Workers that took it; any number may go on.")
     torch_threads: int = Field(ge=1, description="Of each worker; sums depend on it in their last bits.")
     files: dict[str, FileRecord] = Field(description="What has to be in the folder.")
-    kafka: dict[str, Any] = Field(
-        default_factory=dict, description="The cursor in Kafka's words, for people."
-    )
+    told: dict[str, Any] = Field(default_factory=dict, description="The position in other words, for people.")
     created_at_s: float = Field(ge=0, description="Seconds since 1970.")
 
     def to_json(self) -> bytes:
@@ -242,6 +243,22 @@ class CheckpointStore:
             raise InvalidCheckpointError(self._storage.place(folder), reason)
         return index
 
+    def require_identity(self, checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:
+        """Refuse to go on from a checkpoint of other data.
+
+        Raises:
+            CheckpointMismatchError: With each fact that differs, of the checkpoint and as it is now.
+        """
+        then = checkpoint.index.identity
+        names = [*identity, *(name for name in then if name not in identity)]
+        differences = {
+            name: (then.get(name, "none"), identity.get(name, "none"))
+            for name in names
+            if then.get(name) != identity.get(name)
+        }
+        if differences:
+            raise CheckpointMismatchError(self._storage.place(checkpoint.folder), differences)
+
     @contextmanager
     def open_file(self, checkpoint: Checkpoint, name: str) -> Iterator[Path]:
         """One file as one of this machine's own, verified; read once from the storage, never held in memory.
@@ -340,9 +357,16 @@ class CheckpointStore:
             logger.warning("old checkpoint %s can't be deleted: %s", self._storage.place(folder), error)
 
 
-def checkpoint_name(attempt: int, step: int) -> str:
-    """The name of a checkpoint within a driver's folder."""
-    return f"checkpoint-{attempt:06d}-{step:012d}"
+def checkpoint_name(attempt: int, step: int, *, again: int = 0) -> str:
+    """The name of a checkpoint within a driver's folder.
+
+    Args:
+        attempt: Who takes it.
+        step: After which step.
+        again: How many the attempt has taken after that step already: nothing is written over one that may
+            count. The later one is the newer.
+    """
+    return f"checkpoint-{attempt:06d}-{step:012d}" + (f"-{again:03d}" if again else "")
 
 
 def _digest(content: Mapping[str, Any]) -> str:

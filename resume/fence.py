@@ -17,12 +17,12 @@ every older attempt that was allowed to begin.
 Nothing can stop a writer between its look and its write. So one index of a stale attempt may still appear.
 It is older than any of the newer driver's, and its writer looks again before it deletes anything.
 
-Invariants, checked in tests/property/ray_trainer/training/test_fence.py for all interleavings of storage
+Invariants, checked in tests/property/resume/test_fence.py for all interleavings of storage
 operations that it draws:
 1. Of drivers that start together exactly one goes on; of drivers that start one after the other, the last.
 2. No two attempts have the same number, and a newer driver's are higher.
 
-Read next: attempt.py, checkpoint_writer.py (who looks, and when).
+Read next: checkpoint_writer.py (who looks, and when).
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from evenload.ray_trainer.errors import TrainerError
-from evenload.ray_trainer.training.books.ledger import list_attempts
-from evenload.ray_trainer.training.errors import RunTakenOverError
-from evenload.ray_trainer.training.run_names import attempt_number
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.attempts import attempt_number, list_attempts
+from evenload.resume.errors import RunError, RunTakenOverError
+from evenload.resume.storage import RunStorage
 
 __all__ = [
     "LOOK_S",
@@ -227,7 +225,7 @@ def _taken_over(storage: RunStorage, attempt: int, greatest: DriverClaim | Attem
     try:
         content = json.loads(storage.read(greatest.name))
         where = f"on {content['host']}, process {content['pid']}"
-    except (OSError, TrainerError, ValueError, LookupError, TypeError):
+    except (OSError, RunError, ValueError, LookupError, TypeError):
         where = "where is not known"
     return RunTakenOverError(storage.run, attempt=attempt, newer_attempt=greatest.number, where=where)
 

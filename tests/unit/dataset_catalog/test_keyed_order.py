@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evenload.ray_trainer.planning import keyed_order
+from evenload.dataset_catalog import keyed_order
 
 # Found once with a scalar implementation in plain Python integers.
 GOLDEN_STATES = [

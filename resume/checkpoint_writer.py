@@ -2,22 +2,22 @@
 
 At a checkpoint the training thread copies what is to be kept and goes on. Behind it, in this order:
 
-1. every rank writes its books (the caller knows how), and rank 0 the model;
+1. every rank writes what the caller wants on the storage first (books), and rank 0 the model;
 2. all ranks meet, and say whether what they had to write is on the storage;
 3. rank 0 looks whether the run is still this attempt's (fence.py), and writes the index: the checkpoint
    counts;
 4. rank 0 has it written down, once, that the attempt has had a checkpoint;
 5. rank 0 looks again, and deletes old checkpoints.
 
-So a valid checkpoint's books are complete, whoever is killed when, and once another driver has taken the run
-over, nothing is made valid or deleted any more.
+So what belongs to a valid checkpoint is complete, whoever is killed when, and once another driver has taken
+the run over, nothing is made valid or deleted any more.
 
 A failure to write is told, and tried again at the next checkpoint. It ends the run when at least
 `FAILURES_MAX` in a row have failed and the storage's patience has passed since the first of them: three
 quick ones may all be of one short outage. What ends the run is decided on rank 0 and is part of the outcome,
 so that every rank has the same error.
 
-Read next: running_attempt.py, which decides when and hands over the books.
+Read next: checkpoint_schedule.py (when one is due).
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
-from evenload.ray_trainer.planning.cursor import KafkaView
-from evenload.ray_trainer.training.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
-from evenload.ray_trainer.training.errors import CheckpointWriteError, RunTakenOverError
-from evenload.ray_trainer.training.peers import Peers
-from evenload.ray_trainer.training.storage import FileRecord, HashingWriter, RunStorage
+from evenload.resume.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
+from evenload.resume.errors import CheckpointWriteError, RunTakenOverError
+from evenload.resume.peers import Peers
+from evenload.resume.storage import FileRecord, HashingWriter, RunStorage
 
 __all__ = ["FAILURES_MAX", "CheckpointJob", "CheckpointWriter", "Outcome"]
 
@@ -54,16 +53,15 @@ class CheckpointJob:
         state: Model, optimizer, scheduler; None but on rank 0. An error: they could not be copied, which ends
             the run on every rank.
         index: All of the index but the files.
-        write_books: Called behind the loop, first: writes what has to be on the storage before the checkpoint
-            counts.
-        describe_kafka: Called behind the loop, on rank 0: the cursor in Kafka's words.
+        write_first: Called behind the loop: writes what has to be on the storage before it counts.
+        describe: Called behind the loop, on rank 0: the position in other words, for people.
     """
 
     folder: str
     state: Mapping[str, Any] | Exception | None
     index: CheckpointIndex
-    write_books: Callable[[], None]
-    describe_kafka: Callable[[], KafkaView]
+    write_first: Callable[[], None]
+    describe: Callable[[], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,6 @@ class Outcome:
     reason: str
     error: Exception | None = None
     write_s: float = 0.0
-    group_offset: Mapping[int, int] = field(default_factory=dict)
 
 
 class CheckpointWriter:
@@ -160,14 +157,17 @@ class CheckpointWriter:
         if self._error is not None:
             raise self._error
 
-    def close(self) -> bool:
+    def close(self, *, patience_s: float = 5.0) -> bool:
         """Stop the thread after what it has to do; does not wait for peers that are gone.
+
+        Args:
+            patience_s: How long to wait where it is busy.
 
         Returns:
             Whether it has ended; else it still waits for a peer.
         """
         self._jobs.put(None)
-        self._thread.join(timeout=5.0 if self.is_busy else None)
+        self._thread.join(timeout=patience_s if self.is_busy else None)
         return not self._thread.is_alive()
 
     def _work(self) -> None:
@@ -194,7 +194,7 @@ class CheckpointWriter:
         reason = ""
         began_s = time.monotonic()
         try:
-            job.write_books()
+            job.write_first()
             if isinstance(job.state, Exception):
                 raise job.state
             if job.state is not None:
@@ -224,8 +224,7 @@ class CheckpointWriter:
         if not all_well:
             return replace(outcome, reason=reason or "another rank could not write its part")
         try:
-            view = job.describe_kafka()
-            update = {"files": files, "kafka": view.to_dict(), "created_at_s": time.time()}
+            update = {"files": files, "told": dict(job.describe()), "created_at_s": time.time()}
             # A driver that took the run over goes on from what it has found; it must not find another, newer
             # checkpoint later. (Whoever claims between this look and the write: see fence.py.)
             self._look()
@@ -234,7 +233,7 @@ class CheckpointWriter:
             return replace(outcome, error=error, reason=f"attempt {error.newer_attempt} took over")
         except Exception as error:  # noqa: BLE001 -- the others wait for the outcome
             return replace(outcome, reason=str(error) or type(error).__name__)
-        saved = replace(outcome, index=finished.index, is_saved=True, group_offset=view.group_offset)
+        saved = replace(outcome, index=finished.index, is_saved=True)
         try:
             self._clean_up(finished)
         except RunTakenOverError as error:

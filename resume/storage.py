@@ -5,8 +5,8 @@
       claims/                              who has taken the run, and when (fence.py)
       attempt-000003/                      one driver's life (Ray's experiment folder)
         checkpoint-000004-000000000123/    taken by attempt 4 after step 123
-      ledger/attempt-000004/               who was handed what (books/ledger.py)
-      metrics/                             how good the model was after each epoch (evaluations.py)
+      ledger/attempt-000004/               with what an attempt began, and its books (attempts.py)
+      metrics/                             how good the model was after each epoch
       model/                               the trained model
       loss.jsonl                           its loss curve
 
@@ -19,12 +19,12 @@ Only `FileNotFoundError` means that a file is absent. Every other error of the f
 is away, throttling, rights that a server has lost for a moment) is tried again for `patience_s` seconds and
 then raised: were it taken for absence, a run would begin anew beside its own good checkpoints.
 
-Invariants, checked in tests/unit/ray_trainer/training/test_storage.py:
+Invariants, checked in tests/unit/resume/test_storage.py:
 1. No error but FileNotFoundError is ever taken for absence.
 2. On a local file system, a file is on the disk before the one that is written after it, and so are its
    folders where the file system can say so.
 
-Read next: checkpoint.py, books/ledger.py.
+Read next: attempts.py, checkpoint.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ import pyarrow.fs
 import stamina
 import xxhash
 
-from evenload.ray_trainer.training.errors import StorageUnreadableError, StorageUnwritableError
+from evenload.resume.errors import StorageUnreadableError, StorageUnwritableError
 
 __all__ = ["PATIENCE_S", "FileRecord", "HashingWriter", "RunStorage", "checksum_of"]
 

@@ -21,6 +21,9 @@ class Purpose(enum.Enum):
 
     LOOP = ()
     BATCH = (1,)
+    # The number is the epoch's, not a step's.
+    EPOCH = (2,)
+    LOADER = (3,)
 
 
 def step_seed(seed: int, step: int, rank: int, purpose: Purpose = Purpose.LOOP) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evenload.ray_trainer.training.checkpoint import (
+from evenload.resume.attempts import attempt_folder
+from evenload.resume.checkpoint import (
     INDEX_NAME,
     STATE_NAME,
     Checkpoint,
@@ -15,9 +16,8 @@ from evenload.ray_trainer.training.checkpoint import (
     CheckpointStore,
     checkpoint_name,
 )
-from evenload.ray_trainer.training.errors import InvalidCheckpointError, StorageUnwritableError
-from evenload.ray_trainer.training.run_names import attempt_folder
-from evenload.ray_trainer.training.storage import HashingWriter, RunStorage
+from evenload.resume.errors import InvalidCheckpointError, StorageUnwritableError
+from evenload.resume.storage import HashingWriter, RunStorage
 
 STATE = bytes(range(256)) * 4
 
@@ -51,10 +51,8 @@ def index_of(**facts: object) -> CheckpointIndex:
             "step": 10,
             "epoch": 0,
             "samples_consumed": 320,
-            "reader": {"cursor": {"epoch": 0, "samples_consumed": 320}},
-            "plan_fingerprint": "p",
-            "dataset": "digits@1",
-            "dataset_fingerprint": "d",
+            "position": {"cursor": {"epoch": 0, "samples_consumed": 320}},
+            "identity": {"dataset": "digits@1", "plan": "p"},
             "world_size": 2,
             "torch_threads": 1,
             "files": {},
@@ -164,11 +162,19 @@ def test_an_index_cut_off_anywhere_or_with_any_byte_changed_is_refused() -> None
         assert same  # white space: nothing that it says has changed
 
 
+def test_of_two_after_one_step_the_later_is_the_newer(storage: RunStorage) -> None:
+    store = CheckpointStore(storage, "run-a")
+    names = [f"attempt-000001/{checkpoint_name(1, 10, again=again)}" for again in (0, 1, 2)]
+    for name in [*names, "attempt-000001/checkpoint-000001-000000000009"]:
+        store.finish(name, index_of())
+    assert [folder.name for folder in store.folders()][:3] == names[::-1]
+
+
 def test_an_index_of_a_later_format_is_refused_by_name() -> None:
     content = json.loads(index_of().to_json())["content"]
-    newer = index_of().model_copy(update={"format": 2}).to_json()
+    newer = index_of().model_copy(update={"format": 3}).to_json()
 
-    assert content["format"] == 1
+    assert content["format"] == 2
     with pytest.raises(ValueError, match="of another format: format"):
         CheckpointIndex.from_json(newer)
 

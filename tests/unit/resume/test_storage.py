@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 import stamina
 
-from evenload.ray_trainer.errors import TrainerError
 from evenload.ray_trainer.recipes.preparation import find_preparation
-from evenload.ray_trainer.training.books.ledger import AttemptStart, read_starts, write_start
-from evenload.ray_trainer.training.checkpoint import INDEX_NAME, CheckpointStore
-from evenload.ray_trainer.training.errors import (
+from evenload.ray_trainer.training.run_record import RunRecord, create_run, new_run, read_finished, read_run
+from evenload.ray_trainer.training.testing import interposed_storage
+from evenload.resume.attempts import AttemptStart, read_starts, write_start
+from evenload.resume.checkpoint import INDEX_NAME, CheckpointStore
+from evenload.resume.errors import (
     RunDamagedError,
+    RunError,
     StorageUnreadableError,
     StorageUnwritableError,
     UnknownRunError,
 )
-from evenload.ray_trainer.training.fence import claim_run
-from evenload.ray_trainer.training.run_record import RunRecord, create_run, new_run, read_finished, read_run
-from evenload.ray_trainer.training.storage import RunStorage
-from evenload.ray_trainer.training.testing import interposed_storage
+from evenload.resume.fence import claim_run
+from evenload.resume.storage import RunStorage
 
 TROUBLES = [OSError(errno.EIO, "I/O error"), PermissionError(errno.EACCES, "denied"), OSError("SlowDown")]
 TRIES = 3
@@ -276,7 +276,7 @@ def test_a_storage_keeps_its_patience_on_the_way_to_another_process(tmp_path: Pa
 
 
 def test_a_claim_is_not_made_where_nothing_can_be_written(tmp_path: Path) -> None:
-    with failing("write", TROUBLES[0], times=10**6), pytest.raises(TrainerError, match="can't be written"):
+    with failing("write", TROUBLES[0], times=10**6), pytest.raises(RunError, match="can't be written"):
         claim_run(RunStorage(tmp_path, "run"))
 
 

@@ -11,13 +11,13 @@ is read is up to its own `load_state_dict`. What can be compared is: an optimize
 and dtypes are kept beside its state; and each tensor that other state has once it is loaded, with the saved
 one.
 
-Invariants, checked in tests/unit/ray_trainer/training/test_kept_state.py and
+Invariants, checked in tests/unit/resume/test_kept_state.py and
 tests/fault/ray_trainer/test_training_state.py:
 1. State that is sharded, however deep it is nested, never gets into a checkpoint.
 2. What is copied is what `torch.load(weights_only=True)` reads again.
 3. Nothing is loaded before every name is known to be on both sides.
 
-Read next: session.py, model.py (the copy).
+Read next: state_copy.py.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ import xxhash
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from evenload.ray_trainer.training.errors import (
+from evenload.resume.errors import (
     CheckpointMismatchError,
     RanksDifferError,
     ShardedStateError,
     StateUnavailableError,
 )
-from evenload.ray_trainer.training.model import detached_copy, unwrap
-from evenload.ray_trainer.training.peers import Peers
+from evenload.resume.peers import Peers
+from evenload.resume.state_copy import detached_copy, unwrap
 
 __all__ = ["KeptState"]
 
-_RESERVED: Final = ("model", "optimizer", "scheduler", "reader")
+_RESERVED: Final = ("model", "optimizer", "scheduler", "reader", "loader")
 _PARAMETERS: Final = "parameters of optimizers"  # no name that a part can have
 _LAZY: Final = "not initialised"
 _NUM_NAMED_MAX: Final = 5  # differences in a sentence
@@ -69,7 +69,7 @@ class KeptState:
     """The parts of a run's state by name. Training thread only.
 
     Args:
-        model, optimizer, scheduler: As the session got them; a scheduler may be None.
+        model, optimizer, scheduler: As a loop got them; None: there is none.
         others: Name to what has `state_dict` and `load_state_dict`; a wrapped module is unwrapped.
 
     Raises:
@@ -78,7 +78,11 @@ class KeptState:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Any, scheduler: Any, others: Mapping[str, Any] | None = None
+        self,
+        model: nn.Module | None,
+        optimizer: Any,
+        scheduler: Any,
+        others: Mapping[str, Any] | None = None,
     ) -> None:
         parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
         for name, part in (others or {}).items():
@@ -123,8 +127,11 @@ class KeptState:
         if len({each for each, _ in told}) > 1:
             raise _ranks_differ(peers.gather(facts))
 
-    def copy(self) -> dict[str, Any]:
+    def copy(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """All parts' state in the CPU's memory, as it is now; later steps don't change it.
+
+        Args:
+            more: What else is to be kept, by name: states, not parts that have one.
 
         Raises:
             ShardedStateError: Some state has become sharded since the session was made.
@@ -136,6 +143,11 @@ class KeptState:
             with _errors_that_travel(name, rank=0):
                 states[name] = part.state_dict()
                 for path, tensor in _tensors(name, states[name]):
+                    _refuse_sharded(path, tensor, rank=0)
+        for name, state in (more or {}).items():
+            with _errors_that_travel(name, rank=0):
+                states[name] = state
+                for path, tensor in _tensors(name, state):
                     _refuse_sharded(path, tensor, rank=0)
         with _errors_that_travel(", ".join(states), rank=0):
             # At once: parts may share tensors, which are told by their address.
@@ -220,9 +232,7 @@ def _check_name(name: object) -> None:
             f"{name!r} can't name a part of the state: letters, digits and '_', not beginning with a digit"
         )
     if name in _RESERVED:
-        raise ValueError(
-            f"state[{name!r}]: the session keeps {', '.join(_RESERVED)} itself; choose another name"
-        )
+        raise ValueError(f"state[{name!r}]: {', '.join(_RESERVED)} are taken; choose another name")
 
 
 def _tensors(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -21,11 +21,11 @@ from evenload.ray_trainer.reading.batch import Batch
 from evenload.ray_trainer.reading.testing import MemoryReader
 from evenload.ray_trainer.training.audit import covered_steps
 from evenload.ray_trainer.training.books.loss_curve import read_curve
-from evenload.ray_trainer.training.errors import CheckpointMismatchError
-from evenload.ray_trainer.training.model import detached_copy
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session
-from evenload.ray_trainer.training.storage import RunStorage
+from evenload.resume.errors import CheckpointMismatchError
+from evenload.resume.state_copy import detached_copy
+from evenload.resume.storage import RunStorage
 
 NUM_SAMPLES = 23
 NUM_STEPS = 10  # two epochs of 5, 5, 5, 4, 4

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.ray_trainer.training.books.ledger import AttemptStart, write_start
-from evenload.ray_trainer.training.errors import RunTakenOverError
-from evenload.ray_trainer.training.fence import (
+from evenload.ray_trainer.training.testing import Before, interposed_storage
+from evenload.resume.attempts import AttemptStart, write_start
+from evenload.resume.errors import RunTakenOverError
+from evenload.resume.fence import (
     AttemptClaim,
     DriverClaim,
     FenceWatch,
@@ -22,8 +23,7 @@ from evenload.ray_trainer.training.fence import (
     claim_run,
     require_newest,
 )
-from evenload.ray_trainer.training.storage import RunStorage
-from evenload.ray_trainer.training.testing import Before, interposed_storage
+from evenload.resume.storage import RunStorage
 
 CHECKPOINTS = 3
 

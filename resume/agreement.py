@@ -4,14 +4,14 @@ Each rank says what it wishes (a checkpoint is due; somebody pressed Ctrl-C; ...
 up over all ranks while the next step computes. The sum is there long before that step ends; so every rank
 acts on the same wishes at the same step, and a step is never longer for it.
 
-Read next: session.py.
+Read next: peers.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 
-from evenload.ray_trainer.training.peers import Peers, PendingSum
+from evenload.resume.peers import Peers, PendingSum
 
 __all__ = ["Agreement", "Decision", "Wishes"]
 

@@ -4,12 +4,12 @@ A stream is SplitMix64 (dataset_catalog/splitmix64.py), started at a state folde
 The key of item number i is the stream's output number i, found without computing the ones before it. Items
 are put in ascending order of their keys.
 
-Invariants, checked in tests/unit/ray_trainer/planning/test_keyed_order.py:
+Invariants, checked in tests/unit/dataset_catalog/test_keyed_order.py:
 1. Keys are those of the published SplitMix64, and golden orders do not change.
 2. Within one stream no two items have the same key (the finalizer is a bijection and the increment is odd),
    so any sort gives the order a stable one would give.
 
-Read next: lanes.py, which uses it.
+Read next: ray_trainer/planning/lanes.py and resume/epoch_sampler.py, which use it.
 """
 
 from __future__ import annotations
