@@ -167,6 +167,7 @@ def test_flink_follows_shares(
     command = java(
         [classes, evenload_jar(), *flink], "NumberedLines", str(told), topic_name, str(NUM_RECORDS)
     )
+    command.insert(1, f"-Djava.io.tmpdir={tmp_path}")  # where Flink leaves a folder
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_they_follow(stored(connection, topic_name))
