@@ -40,6 +40,8 @@ from evenload.resume.storage import FileRecord, HashingWriter, RunStorage
 __all__ = ["FAILURES_MAX", "CheckpointJob", "CheckpointWriter", "Outcome"]
 
 FAILURES_MAX: Final = 3
+_RETRY_MIN_S: Final = 0.1
+_RETRY_MAX_S: Final = 3.0
 
 logger = logging.getLogger(__name__)
 
@@ -156,6 +158,21 @@ class CheckpointWriter:
             raise CheckpointWriteError(self._storage.place(), f"not written within {timeout_s} s")
         if self._error is not None:
             raise self._error
+
+    def wait_until_saved(self, take: Callable[[], None]) -> None:
+        """As `wait`, at a run's end: no later checkpoint would make up for a last one that fails.
+
+        Args:
+            take: Submits another job.
+        """
+        self.wait()
+        wait_s = _RETRY_MIN_S
+        # Every rank has the same outcome, so all take the next one, or none.
+        while (last := self.last_outcome) is not None and not last.is_saved:
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _RETRY_MAX_S)
+            take()
+            self.wait()
 
     def close(self, *, patience_s: float = 5.0) -> bool:
         """Stop the thread after what it has to do; does not wait for peers that are gone.

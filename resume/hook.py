@@ -67,8 +67,6 @@ __all__ = ["CheckpointHook"]
 RUN_VARIABLE: Final = "EVENLOAD_RUN"
 _STOP_S: Final = 4.0  # what a stop may take from the step's end on
 _SLOW_WRITE_S: Final = 3.0  # a write that took so long is not begun once more by then
-_RETRY_MIN_S: Final = 0.1
-_RETRY_MAX_S: Final = 3.0
 _OUTCOME_S: Final = 60.0  # how long an outcome that some rank knows takes to the others, at most
 _LOADER: Final = "loader"  # no name that something to keep can have
 _END: Final = object()
@@ -331,8 +329,7 @@ class CheckpointHook:
                 )
             elif self._taken != (self._step, self._epoch) and self._is_whole:
                 self._take()
-            self._writer.wait()
-            self._retry_last()
+            self._writer.wait_until_saved(self._take)
         finally:
             self.abandon()
 
@@ -439,16 +436,6 @@ class CheckpointHook:
             logger.warning("run %s stops without its last checkpoint: %s", self._storage.run, error.reason)
         self.abandon(patience_s=0.0)
         raise StoppedError(self._storage.place(), step=self._step, saved_step=self._saved_step)
-
-    def _retry_last(self) -> None:
-        """There is no later checkpoint that would make up for the last one."""
-        wait_s = _RETRY_MIN_S
-        # Every rank has the same outcome, so all take the next one, or none.
-        while (last := self._writer.last_outcome) is not None and not last.is_saved:
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _RETRY_MAX_S)
-            self._take()
-            self._writer.wait()
 
     def _take(self) -> None:
         began_s = time.monotonic()

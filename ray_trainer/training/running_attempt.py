@@ -40,8 +40,6 @@ __all__ = ["RunningAttempt"]
 _PREEMPTION_POLL_S: Final = 5.0  # as often as Ray's own watcher looks
 _FLUSH_S: Final = 15.0
 _OUTCOME_S: Final = 60.0  # how long an outcome that some rank knows takes to the others, at most
-_RETRY_MIN_S: Final = 0.1
-_RETRY_MAX_S: Final = 3.0
 
 
 class RunningAttempt:
@@ -153,8 +151,7 @@ class RunningAttempt:
             self._agreement.decide()
             if self.step > self._taken_step:
                 self._take_checkpoint()
-            self._writer.wait()
-            self._retry_last()
+            self._writer.wait_until_saved(self._take_checkpoint)
             if self._place.peers.broadcast(self._has_unreported):
                 self._report()
             self._link.flush(_FLUSH_S)
@@ -171,16 +168,6 @@ class RunningAttempt:
             self._place.peers.close()
         if self._group is not None:
             self._group.close()
-
-    def _retry_last(self) -> None:
-        """There is no later checkpoint that would make up for the last one."""
-        wait_s = _RETRY_MIN_S
-        # Every rank has the same outcome, so all take the next one, or none.
-        while (last := self._writer.last_outcome) is not None and not last.is_saved:
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _RETRY_MAX_S)
-            self._take_checkpoint()
-            self._writer.wait()
 
     def _raise_failure(self) -> NoReturn:
         """A rank that raised alone would leave the others waiting in the next step's gradients."""

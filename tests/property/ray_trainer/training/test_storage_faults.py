@@ -26,6 +26,7 @@ from evenload.ray_trainer.training.audit import audit_run
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session
 from evenload.ray_trainer.training.testing import Before, interposed_storage
+from evenload.resume import checkpoint_writer
 from evenload.resume.checkpoint import CheckpointStore
 from evenload.resume.errors import RunError, RunTakenOverError
 from evenload.resume.storage import RunStorage
@@ -41,7 +42,7 @@ ERRORS: list[Callable[[], OSError]] = [
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(1)
-    monkeypatch.setattr(running_attempt, "_RETRY_MIN_S", 0.0)  # and twice that is nothing, either
+    monkeypatch.setattr(checkpoint_writer, "_RETRY_MIN_S", 0.0)  # and twice that is nothing, either
     with stamina.set_testing(True, attempts=TRIES):
         yield
 
