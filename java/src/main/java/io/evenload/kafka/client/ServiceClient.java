@@ -1,6 +1,7 @@
 package io.evenload.kafka.client;
 
 import java.io.ByteArrayOutputStream;
+import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.ConnectException;
@@ -163,6 +164,9 @@ public final class ServiceClient {
         }
         if (error instanceof SSLException) {
             return new UnusableException("its certificate isn't trusted, or it speaks no TLS: " + error.getMessage());
+        }
+        if (error.getCause() instanceof EOFException) {
+            return new UnusableException("it ended the connection without an answer");
         }
         String text = error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
         return new UnusableException("its answer can't be read: " + text);

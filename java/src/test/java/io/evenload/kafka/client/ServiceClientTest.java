@@ -117,6 +117,12 @@ class ServiceClientTest {
     }
 
     @Test
+    void whoEndsWithoutAnAnswerIsSaid() throws Exception {
+        serve(Socket::close);
+        assertEquals("it ended the connection without an answer", sentence(LONG_MS));
+    }
+
+    @Test
     void whoIsntThereCantBeReached() throws Exception {
         URI nobody = URI.create(url());
         listening.close();
