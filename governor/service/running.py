@@ -28,7 +28,7 @@ from evenload.governor.on_ray.runs import left_by, submission_of
 from evenload.governor.service.dataset_reads import AWAITED_S, NO_BUDGETS, DatasetReads, ReadBudgets
 from evenload.governor.service.http import GovernorHttp
 from evenload.governor.service.tokens import Tokens
-from evenload.http_edge.listening import listen, url_of
+from evenload.http_edge.listening import listening, url_of
 from evenload.kafka_connection.connection import Connection
 
 _REQUESTS_END_S: Final = 0.3
@@ -138,11 +138,8 @@ async def serve(
             shutdown_timeout=_REQUESTS_END_S,
             keepalive_timeout=_KEEPALIVE_S,
         )
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        listener = await listen(runner, host, port, tls=tls)
-        stack.push_async_callback(listener.close)
-        url = url_of(host, listener.port, is_tls=tls is not None)
+        port = await stack.enter_async_context(listening(runner, host, port, tls=tls))
+        url = url_of(host, port, is_tls=tls is not None)
         report_to["url"] = f"{(report_url or url).rstrip('/')}/v1/reports"
         if read_budgets.are_set:
             reads = DatasetReads(connection, governing, read_budgets)

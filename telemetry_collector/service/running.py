@@ -22,7 +22,7 @@ from typing import Any
 from aiohttp import web
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-from evenload.http_edge.listening import listen, url_of
+from evenload.http_edge.listening import listening, url_of
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
@@ -128,15 +128,12 @@ async def serve(
             keepalive_timeout=_KEEPALIVE_S,
             max_line_size=LINE_MAX_BYTES,
         )
-        await runner.setup()
-        ends.append(runner.cleanup)
-        listener = await listen(runner, host, port, tls=tls)
-        stack.push_async_callback(listener.close)  # before all else ends
+        port = await stack.enter_async_context(listening(runner, host, port, tls=tls))
         collector.start()
         house = asyncio.create_task(service.keep_house())
         house.add_done_callback(partial(_end_with, stopped))
         stack.callback(house.cancel)
-        on_ready(url_of(host, listener.port, is_tls=tls is not None))
+        on_ready(url_of(host, port, is_tls=tls is not None))
         return await stopped
 
 

@@ -17,7 +17,7 @@ from typing import Self
 
 from aiohttp import web
 
-from evenload.http_edge.listening import listen
+from evenload.http_edge.listening import listening
 from evenload.kafka_connection import Connection
 from evenload.telemetry_collector.collector import Collector
 from evenload.telemetry_collector.config import CollectorConfig
@@ -115,15 +115,9 @@ class FakeService:
                 shutdown_timeout=0.1,
                 max_line_size=LINE_MAX_BYTES,
             )
-            await runner.setup()
-            try:
-                listener = await listen(runner, "127.0.0.1", self._port, tls=self._tls)
-                self._port = listener.port
+            async with listening(runner, "127.0.0.1", self._port, tls=self._tls) as self._port:
                 self._is_serving.set()
                 await self._stop.wait()
-                await listener.close()
-            finally:
-                await runner.cleanup()
 
     @web.middleware
     async def _maybe_misbehave(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from aiohttp import web
 
-from evenload.http_edge.listening import listen
+from evenload.http_edge.listening import listening
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -29,21 +31,15 @@ async def _listening(
 
     app = web.Application()
     app.add_routes([web.get("/", answer)])
-    runner = web.AppRunner(app, keepalive_timeout=keepalive_timeout)
-    await runner.setup()
-    listener = await listen(
-        runner,
+    async with listening(
+        web.AppRunner(app, keepalive_timeout=keepalive_timeout),
         "127.0.0.1",
         0,
         tls=tls,
         connections_max=connections_max,
         handshake_timeout_s=handshake_timeout_s,
-    )
-    try:
-        yield listener.port
-    finally:
-        await listener.close()
-        await runner.cleanup()
+    ) as port:
+        yield port
 
 
 def _run(test: Callable[[], Awaitable[None]]) -> None:
@@ -118,6 +114,30 @@ def test_more_connections_than_are_taken_are_closed_and_those_taken_are_served(
             await close(taken[0][1])
             while not await is_served():
                 await asyncio.sleep(0.01)
+
+    _run(test)
+
+
+def test_in_the_end_a_connection_is_closed_though_its_client_never_agrees(certificate: Path) -> None:
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(certificate)
+    trusting = ssl.create_default_context(cafile=certificate.with_name("ca.pem"))
+
+    def served(port: int) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port), 120)
+        client = trusting.wrap_socket(plain, server_hostname="127.0.0.1")
+        client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        read = b""
+        while not read.endswith(b"here"):
+            read += client.recv(4096)
+        return client
+
+    async def test() -> None:
+        num_files = psutil.Process().num_fds()
+        async with _listening(tls=serving) as port:
+            client = await asyncio.to_thread(served, port)
+        client.close()
+        assert psutil.Process().num_fds() == num_files
 
     _run(test)
 
