@@ -2,11 +2,15 @@
 
     hook.py                 what a loop of one's own calls      (hook_data.py, epoch_sampler.py: its data)
        |
+    checkpointing.py        what an attempt does about them     (checkpoint_schedule.py: when)
+       |
     beginning.py            with what an attempt begins
        |
-    checkpoint_writer.py    writes checkpoints behind the loop  (checkpoint_schedule.py: when)
+    checkpoint_writer.py    writes checkpoints behind the loop
     kept_state.py           what is in them                     (state_copy.py)
     fence.py                who may go on with a run
+       |
+    sharded_files.py        what is sharded, as files
        |
     checkpoint.py           what a checkpoint is, and when it counts
     agreement.py            how ranks decide together           (peers.py)

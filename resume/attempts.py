@@ -64,6 +64,9 @@ class AttemptStart(BaseModel):
     resumed_from: ResumedFrom | None = Field(description="None: it began from nothing.")
     began_anew: bool = Field(False, description="It was told to; checkpoints of before don't count any more.")
     world_size: int = Field(ge=1)
+    num_parts: int | None = Field(
+        None, ge=1, description="Parts of the data, each read by a rank or several."
+    )
     pids: tuple[int, ...] = Field((), description="Process of each rank.")
     hosts: tuple[str, ...] = Field((), description="Machine of each rank.")
     started_at_s: float = Field(ge=0, description="Seconds since 1970.")

@@ -1,9 +1,10 @@
 """With what an attempt begins: one checkpoint for all ranks, loaded everywhere, and a record that says so.
 
 Rank 0 claims the run (fence.py), looks for the newest valid checkpoint and tells the others; each rank
-reads it once from the storage that they share, verifying it as it loads. A rank that can't is an error, not a
-reason to begin anew: else a storage folder that only one machine has would silently throw the training away.
-For the same reason a run that is known to have had a checkpoint doesn't begin anew unless it is told to.
+reads it once from the storage that they share, verifying it as it loads (of what is sharded, its own part).
+A rank that can't is an error, not a reason to begin anew: else a storage folder that only one machine has
+would silently throw the training away. For the same reason a run that is known to have had a checkpoint
+doesn't begin anew unless it is told to.
 
 Invariants, checked in tests/property/ray_trainer/training/test_storage_faults.py:
 1. Whatever the storage refuses while an attempt begins, for a moment or for good: it goes on from the newest
@@ -20,6 +21,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +42,9 @@ from evenload.resume.errors import (
     StorageUnreadableError,
 )
 from evenload.resume.fence import AttemptClaim, DriverClaim, claim_attempt, claim_run
+from evenload.resume.kept_state import SavedState
 from evenload.resume.peers import Peers
+from evenload.resume.sharded_files import SHARD_INDEX_NAME, ShardIndex, read_shards
 from evenload.resume.storage import RunStorage
 
 __all__ = [
@@ -124,9 +128,10 @@ class Beginning:
 
 @dataclass
 class _State:
-    """A checkpoint's state, as this rank has read it."""
+    """A checkpoint's state, as this rank has read it: all but the pieces of what is sharded."""
 
     parts: dict[str, Any] = field(default_factory=dict)
+    shards: ShardIndex | None = None
     trouble: str = ""
 
     def load(self, store: CheckpointStore, checkpoint: Checkpoint) -> None:
@@ -140,13 +145,21 @@ class _State:
                 self.parts = torch.load(path, map_location="cpu", weights_only=True)
             except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
                 self.trouble = f"its {STATE_NAME} can't be loaded: {str(error).splitlines()[0]}"
+        self.shards = None
+        if SHARD_INDEX_NAME in checkpoint.index.files:
+            with store.open_file(checkpoint, SHARD_INDEX_NAME) as path:
+                try:
+                    self.shards = ShardIndex.from_json(path.read_bytes(), checkpoint.index.files)
+                except ValueError as error:
+                    self.trouble = f"its {SHARD_INDEX_NAME} is not one of evenload's: {error}"
 
 
-def find_beginning(place: BeginningPlace) -> tuple[Beginning, dict[str, Any]]:
+def find_beginning(place: BeginningPlace) -> tuple[Beginning, SavedState | None]:
     """Claim the run and find the checkpoint to go on from; all ranks together.
 
     Returns:
-        What the attempt begins with; and the checkpoint's state, read by every rank once.
+        What the attempt begins with; and the checkpoint's state, read by every rank once. None: there is no
+        checkpoint.
 
     Raises:
         CheckpointMismatchError: It was taken with other data.
@@ -161,7 +174,7 @@ def find_beginning(place: BeginningPlace) -> tuple[Beginning, dict[str, Any]]:
     beginning = place.peers.from_rank_zero(lambda: _find(place, state, is_restart=is_restart))
     checkpoint = beginning.checkpoint
     if checkpoint is None:
-        return beginning, {}
+        return beginning, None
     place.store.require_identity(checkpoint, place.identity)
     if place.peers.rank:
         try:
@@ -174,7 +187,10 @@ def find_beginning(place: BeginningPlace) -> tuple[Beginning, dict[str, Any]]:
     for rank, (host, trouble) in enumerate(place.peers.gather((socket.gethostname(), state.trouble))):
         if trouble:
             raise CheckpointUnreadableError(folder, rank=rank, host=host, reason=trouble)
-    return beginning, state.parts
+    shards = state.shards or ShardIndex(tensors={})
+    return beginning, SavedState(
+        folder, state.parts, partial(read_shards, place.store, checkpoint, shards, peers=place.peers)
+    )
 
 
 def begin_from_nothing(place: BeginningPlace) -> Beginning:
@@ -202,11 +218,17 @@ def begin_from_nothing(place: BeginningPlace) -> Beginning:
 
 
 def write_beginning(
-    place: BeginningPlace, beginning: Beginning, *, pids: tuple[int, ...] = (), hosts: tuple[str, ...] = ()
+    place: BeginningPlace,
+    beginning: Beginning,
+    *,
+    num_parts: int,
+    pids: tuple[int, ...] = (),
+    hosts: tuple[str, ...] = (),
 ) -> int:
     """Write down with what this life of the workers began; all ranks together. Returns the attempt's number.
 
     Args:
+        num_parts: Into how many parts the ranks divide the data.
         pids: The process of each rank.
         hosts: The machine of each.
 
@@ -221,6 +243,7 @@ def write_beginning(
             resumed_from=beginning.origin,
             began_anew=beginning.began_anew,
             world_size=place.peers.world_size,
+            num_parts=num_parts,
             pids=pids,
             hosts=hosts,
             started_at_s=time.time(),
@@ -242,7 +265,12 @@ def _find(place: BeginningPlace, state: _State, *, is_restart: bool) -> Beginnin
     is_done = is_restart and since > 0 and place.driver is None
     if _shall_begin_anew(place, starts) and not is_done:
         return _anew(place, claim)
-    search = store.newest_valid(since=since, verify=lambda checkpoint: state.load(store, checkpoint))
+
+    def verify(checkpoint: Checkpoint) -> None:
+        store.verify(checkpoint, besides=(STATE_NAME, SHARD_INDEX_NAME))
+        state.load(store, checkpoint)
+
+    search = store.newest_valid(since=since, verify=verify)
     if search.checkpoint is None and (evidence := _evidence(place, starts, since)):
         reasons = [f"{rejected.folder}: {rejected.reason}" for rejected in search.rejected]
         raise NoCheckpointLeftError(storage.place(), evidence=evidence, reasons=reasons)

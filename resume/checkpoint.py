@@ -16,7 +16,8 @@ Invariants, checked in tests/unit/resume/test_checkpoint.py:
    that doesn't answer is raised, always: that says nothing about the checkpoint.
 3. Deleting old checkpoints never deletes the newest valid one, what is not ours, or what was passed over.
 
-Read next: checkpoint_writer.py (who writes them, and when they count), kept_state.py (what is in them).
+Read next: checkpoint_writer.py (who writes them, and when they count), kept_state.py (what is in them),
+sharded_files.py (in which files, where it is sharded).
 """
 
 from __future__ import annotations
@@ -150,6 +151,10 @@ class CheckpointStore:
         self._storage = storage
         self._run_id = run_id
 
+    def place(self, folder: str) -> str:
+        """A checkpoint's folder as a person would write it."""
+        return self._storage.place(folder)
+
     def folders(self) -> list[CheckpointFolder]:
         """Every folder that is named as a checkpoint, newest first, valid or not."""
         found = []
@@ -210,14 +215,19 @@ class CheckpointStore:
             if folder.attempt >= since
         )
 
-    def verify(self, checkpoint: Checkpoint) -> None:
+    def verify(self, checkpoint: Checkpoint, *, besides: Collection[str] = ()) -> None:
         """Read all of a checkpoint, once, a piece at a time, and compare it with its index.
+
+        Args:
+            besides: Files that the caller reads and compares itself.
 
         Raises:
             InvalidCheckpointError: It does not count, and why.
             StorageUnreadableError: The storage does not say.
         """
         for name in checkpoint.index.files:
+            if name in besides:
+                continue
             try:
                 found = self._storage.checksum(f"{checkpoint.folder}/{name}")
             except FileNotFoundError as error:
@@ -274,6 +284,18 @@ class CheckpointStore:
                 raise self._missing(checkpoint, name) from error
             self._require_listed(checkpoint, name, found)
             yield path
+
+    def read_range(self, checkpoint: Checkpoint, name: str, start: int, size_bytes: int) -> bytes:
+        """Some bytes of one file, not verified; fewer where it ends before.
+
+        Raises:
+            InvalidCheckpointError: The file is missing.
+            StorageUnreadableError: The storage does not say.
+        """
+        try:
+            return self._storage.read_range(f"{checkpoint.folder}/{name}", start, size_bytes)
+        except FileNotFoundError as error:
+            raise self._missing(checkpoint, name) from error
 
     def _missing(self, checkpoint: Checkpoint, name: str) -> InvalidCheckpointError:
         return InvalidCheckpointError(

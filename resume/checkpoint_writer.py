@@ -2,8 +2,10 @@
 
 At a checkpoint the training thread copies what is to be kept and goes on. Behind it, in this order:
 
-1. every rank writes what the caller wants on the storage first (books), and rank 0 the model;
-2. all ranks meet, and say whether what they had to write is on the storage;
+1. every rank writes what the caller wants on the storage first (books), and rank 0 all state that isn't
+   sharded;
+2. all ranks meet, and say whether what they had to write is on the storage; then they write what is sharded,
+   and meet again (sharded_files.py);
 3. rank 0 looks whether the run is still this attempt's (fence.py), and writes the index: the checkpoint
    counts;
 4. rank 0 has it written down, once, that the attempt has had a checkpoint;
@@ -32,9 +34,12 @@ from typing import Any, Final
 
 import torch
 
+from evenload.resume.attempts import mark_saved
 from evenload.resume.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
 from evenload.resume.errors import CheckpointWriteError, RunTakenOverError
 from evenload.resume.peers import Peers
+from evenload.resume.sharded_files import write_shards
+from evenload.resume.state_copy import StateCopy
 from evenload.resume.storage import FileRecord, HashingWriter, RunStorage
 
 __all__ = ["FAILURES_MAX", "CheckpointJob", "CheckpointWriter", "Outcome"]
@@ -52,15 +57,15 @@ class CheckpointJob:
 
     Attributes:
         folder: Where, relative to the run.
-        state: Model, optimizer, scheduler; None but on rank 0. An error: they could not be copied, which ends
-            the run on every rank.
+        state: What this rank keeps of the state. An error: it could not be copied, which ends the run on
+            every rank.
         index: All of the index but the files.
         write_first: Called behind the loop: writes what has to be on the storage before it counts.
         describe: Called behind the loop, on rank 0: the position in other words, for people.
     """
 
     folder: str
-    state: Mapping[str, Any] | Exception | None
+    state: StateCopy | Exception
     index: CheckpointIndex
     write_first: Callable[[], None]
     describe: Callable[[], Mapping[str, Any]]
@@ -92,7 +97,6 @@ class CheckpointWriter:
         since: Those of earlier attempts are not deleted.
         spare: Nor are these folders.
         look: Called on rank 0; raises RunTakenOverError when the run is another's.
-        mark_saved: Called on rank 0 with the step of the first checkpoint that counts, once it has succeeded.
         on_outcome: Called on the writer's thread after each job.
     """
 
@@ -106,7 +110,6 @@ class CheckpointWriter:
         since: int,
         spare: Collection[str],
         look: Callable[[], None],
-        mark_saved: Callable[[int], None],
         on_outcome: Callable[[Outcome], None],
     ) -> None:
         self._peers = peers
@@ -116,7 +119,6 @@ class CheckpointWriter:
         self._since = since
         self._spare = spare
         self._look = look
-        self._mark_saved = mark_saved
         self._is_marked = False
         self._on_outcome = on_outcome
         self._jobs: queue.SimpleQueue[CheckpointJob | None] = queue.SimpleQueue()
@@ -207,39 +209,45 @@ class CheckpointWriter:
                 self._idle.set()
 
     def _write(self, job: CheckpointJob) -> Outcome:
-        files: dict[str, FileRecord] = {}
-        reason = ""
         began_s = time.monotonic()
-        try:
-            job.write_first()
-            if isinstance(job.state, Exception):
-                raise job.state
-            if job.state is not None:
-                state = job.state
-                record = self._store.write_file(job.folder, STATE_NAME, lambda sink: _save(state, sink))
-                files = {STATE_NAME: record}
-        except Exception as error:  # noqa: BLE001 -- whatever it is: the others wait for this rank's word
-            reason = f"rank {self._peers.rank}: {str(error) or type(error).__name__}"
-            logger.warning("checkpoint %s: %s", job.folder, reason)
+        files, reason = self._write_own(job)
         # A barrier: were the index written before the last rank's books, a rank killed in between would leave
         # a checkpoint that counts, with steps that nobody wrote down, and the audit would miss samples.
-        all_well = self._peers.all_well_in_background(not reason)
+        error = job.state if isinstance(job.state, Exception) else None
+        told = self._peers.gather_in_background((reason, error))
+        reason = next((each for each, _ in told if each), "")
+        error = next((each for _, each in told if each), None)
+        if not reason and isinstance(job.state, StateCopy) and job.state.shards:
+            try:
+                files |= write_shards(self._store, job.folder, job.state.shards, self._peers)
+            except OSError as caught:  # on all ranks
+                reason = str(caught)
+        if reason and self._peers.rank == 0:
+            logger.warning("checkpoint %s: %s", job.folder, reason)
         outcome = None
         if self._peers.rank == 0:
-            outcome = self._finish(job, files, reason if not all_well else "", all_well=all_well)
+            outcome = Outcome(job.index, job.folder, is_saved=False, reason=reason, error=error)
+            outcome = outcome if reason else self._finish(job, files, outcome)
             outcome = self._judged(replace(outcome, write_s=time.monotonic() - began_s))
         settled = self._peers.broadcast_in_background(outcome)
         assert settled is not None
         return settled
 
-    def _finish(
-        self, job: CheckpointJob, files: dict[str, FileRecord], reason: str, *, all_well: bool
-    ) -> Outcome:
-        outcome = Outcome(job.index, job.folder, is_saved=False, reason=reason)
-        if isinstance(job.state, Exception):
-            return replace(outcome, error=job.state)
-        if not all_well:
-            return replace(outcome, reason=reason or "another rank could not write its part")
+    def _write_own(self, job: CheckpointJob) -> tuple[dict[str, FileRecord], str]:
+        """What this rank writes by itself; and why it couldn't, if it couldn't."""
+        try:
+            job.write_first()
+            if isinstance(job.state, Exception):
+                raise job.state
+            whole = job.state.whole
+            if whole is None:
+                return {}, ""
+            record = self._store.write_file(job.folder, STATE_NAME, lambda sink: _save(whole, sink))
+        except Exception as error:  # noqa: BLE001 -- whatever it is: the others wait for this rank's word
+            return {}, f"rank {self._peers.rank}: {str(error) or type(error).__name__}"
+        return {STATE_NAME: record}, ""
+
+    def _finish(self, job: CheckpointJob, files: dict[str, FileRecord], outcome: Outcome) -> Outcome:
         try:
             update = {"files": files, "told": dict(job.describe()), "created_at_s": time.time()}
             # A driver that took the run over goes on from what it has found; it must not find another, newer
@@ -261,7 +269,7 @@ class CheckpointWriter:
 
     def _clean_up(self, finished: Checkpoint) -> None:
         if not self._is_marked:
-            self._mark_saved(finished.index.step)
+            mark_saved(self._storage, finished.index.attempt, finished.index.step)
             self._is_marked = True
         # A driver that has claimed the run since the last look may be reading what would be deleted now.
         self._look()

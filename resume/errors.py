@@ -12,7 +12,7 @@ RunError
 ├── CheckpointMismatchError     a good checkpoint, but of another dataset version or plan
 ├── CheckpointWriteError        checkpoints can't be written any more (retriable)
 ├── NoCheckpointLeftError       a run that has had checkpoints has no valid one any more
-├── ShardedStateError           state that is spread over ranks can't be kept yet
+├── ShardedStateError           state that is spread over ranks in a way that can't be kept
 ├── RanksDifferError            what is to be kept is not the same on every rank
 ├── StateUnavailableError       a state_dict() of what is to be kept failed (retriable)
 └── StoppedError                the process was asked to end (retriable)
@@ -250,23 +250,26 @@ class NoCheckpointLeftError(RunError):
 
 
 class ShardedStateError(RunError):
-    """State is spread over ranks, and a checkpoint holds rank 0's copy alone: the rest would be lost.
+    """State is spread over ranks in a way that a checkpoint can't hold: all but one part would be lost.
 
     Attributes:
         path: where it is: the part's name, then names and numbers inside of it.
-        kind: the class that is known to be spread: `DTensor`, `FSDPModule`, ...
+        kind: the class that is known to be spread: `DTensor`, `FullyShardedDataParallel`, ...
         rank: who noticed.
+        reason: why it can't be kept.
     """
 
-    def __init__(self, path: str, *, kind: str, rank: int) -> None:
+    def __init__(self, path: str, *, kind: str, rank: int, reason: str) -> None:
         super().__init__(
-            f"{path} is a {kind} (on rank {rank}): its state is spread over ranks, and a checkpoint holds "
-            "rank 0's alone, so resuming would lose the rest of it. Sharded state (FSDP, tensor parallelism, "
-            "ZeRO) is not supported yet; use prepare_model(), whose model is whole on every rank."
+            f"{path} is a {kind} (on rank {rank}), spread over ranks, and can't be kept: {reason}. Resuming "
+            "would lose the rest of it. What can be kept are models that are whole on every rank "
+            "(prepare_model), or sharded by fully_shard() or tensor parallelism before the run begins, and "
+            "their optimizers."
         )
         self.path = path
         self.kind = kind
         self.rank = rank
+        self.reason = reason
 
 
 class RanksDifferError(RunError):

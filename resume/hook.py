@@ -21,7 +21,7 @@ Invariants, checked in tests/unit/resume/test_hook.py and tests/fault/resume/tes
    numbers. (DistributedDataParallel with three ranks or more: only with `find_unused_parameters=True`, see
    docs/decisions/0022.)
 
-Read next: hook_data.py (loaders), beginning.py, checkpoint_writer.py.
+Read next: hook_data.py (loaders), beginning.py, checkpointing.py.
 """
 
 from __future__ import annotations
@@ -30,31 +30,25 @@ import json
 import logging
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import torch
 from torch.utils.data import DataLoader
 
 from evenload.home import evenload_home
 from evenload.resume.agreement import Agreement, Wishes
-from evenload.resume.attempts import attempt_folder, mark_saved
 from evenload.resume.beginning import BeginningPlace, find_beginning, write_beginning
-from evenload.resume.checkpoint import CheckpointIndex, checkpoint_name
-from evenload.resume.checkpoint_schedule import CheckpointSchedule
-from evenload.resume.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
+from evenload.resume.checkpoint_writer import Outcome
+from evenload.resume.checkpointing import Checkpointing
 from evenload.resume.epoch_sampler import EpochSampler
 from evenload.resume.errors import (
     CheckpointMismatchError,
     CheckpointWriteError,
-    ShardedStateError,
-    StateUnavailableError,
     StoppedError,
 )
-from evenload.resume.fence import FenceWatch, require_newest
 from evenload.resume.hook_data import HookData, data_of
 from evenload.resume.kept_state import KeptState
 from evenload.resume.peers import Peers
@@ -62,12 +56,14 @@ from evenload.resume.random_state import Purpose, seed_step
 from evenload.resume.stop_signal import stop_on_signal
 from evenload.resume.storage import RunStorage, checksum_of
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 __all__ = ["CheckpointHook"]
 
 RUN_VARIABLE: Final = "EVENLOAD_RUN"
 _STOP_S: Final = 4.0  # what a stop may take from the step's end on
 _SLOW_WRITE_S: Final = 3.0  # a write that took so long is not begun once more by then
-_OUTCOME_S: Final = 60.0  # how long an outcome that some rank knows takes to the others, at most
 _LOADER: Final = "loader"  # no name that something to keep can have
 _END: Final = object()
 
@@ -89,6 +85,8 @@ class CheckpointHook:
         begin_anew: Begin at step 0 although the run has had checkpoints; they stay, but don't count any more.
             For one start: a program that is repeated with it begins anew each time.
         seed: Of the random state that is set for each step.
+        data_parallel: The axis of a device mesh along which ranks have different samples; None: all ranks
+            have. With tensor parallelism `mesh["dp"]`: ranks that share a layer have the same samples.
         state: What to keep, by name: model, optimizer, and anything else with `state_dict` and
             `load_state_dict`. The same names each time the run goes on. They are loaded here.
 
@@ -113,6 +111,7 @@ class CheckpointHook:
         keep_checkpoints: int = 3,
         begin_anew: bool = False,
         seed: int = 0,
+        data_parallel: DeviceMesh | None = None,
         **state: Any,
     ) -> None:
         name = run or os.environ.get(RUN_VARIABLE)
@@ -125,7 +124,6 @@ class CheckpointHook:
         self._every = every
         self._seed = seed
         self._storage = RunStorage(storage or evenload_home() / "runs", name)
-        self._schedule = CheckpointSchedule(checkpoint_interval_s, now_s=time.monotonic())
         for part, value in state.items():
             if value is None:
                 raise TypeError(f"{part} is None, of which nothing can be kept; leave it out")
@@ -140,12 +138,13 @@ class CheckpointHook:
             )
         self.rank, self.world_size = self._peers.rank, self._peers.world_size
         try:
-            self._begin(name, begin_anew=begin_anew, keep=keep_checkpoints)
+            self._data_rank = self._peers.data_rank(data_parallel)
+            self._begin(name, begin_anew=begin_anew, interval_s=checkpoint_interval_s, keep=keep_checkpoints)
         except BaseException:
             self._peers.close()
             raise
 
-    def _begin(self, run: str, *, begin_anew: bool, keep: int) -> None:
+    def _begin(self, run: str, *, begin_anew: bool, interval_s: float | None, keep: int) -> None:
         self._kept.check(self._peers)
         self._peers.from_rank_zero(self._storage.require_writable)
         place = BeginningPlace(
@@ -158,35 +157,25 @@ class CheckpointHook:
         beginning, saved = find_beginning(place)
         for note in beginning.notes:
             logger.warning("run %s: %s", run, note)
-        self._run_id = place.run_id
         self._step = self._epoch = 0
         self._position: Mapping[str, Any] = {}  # of the loader, while there is none
         self._loader_state: Any = None
-        if beginning.checkpoint is not None:
+        if beginning.checkpoint is not None and saved is not None:
             index = beginning.checkpoint.index
-            self._loader_state = saved.pop(_LOADER, None)
-            self._kept.load(saved, self._storage.place(beginning.checkpoint.folder))
+            self._loader_state = saved.whole.pop(_LOADER, None)
+            self._kept.load(saved)
             self._step, self._epoch, self._position = index.step, index.epoch, index.position
             if index.world_size == self.world_size:  # sums depend on it in their last bits
                 torch.set_num_threads(index.torch_threads)
             logger.info("run %s goes on after step %d, in epoch %d", run, self._step, self._epoch)
         self._came_from = "" if beginning.checkpoint is None else beginning.checkpoint.folder
-        self._attempt = write_beginning(place, beginning)
-        self._folder = attempt_folder(beginning.claim.driver.number)
-
-        def look() -> None:
-            require_newest(self._storage, beginning.claim)
-
-        self._fence = FenceWatch(look) if self.rank == 0 else None
-        self._writer = CheckpointWriter(
-            self._peers,
-            self._storage,
-            place.store,
+        self._checkpoints = Checkpointing(
+            place,
+            beginning,
+            write_beginning(place, beginning, num_parts=self._data_rank.size),
+            self._kept,
+            interval_s=interval_s,
             keep=keep,
-            since=beginning.since,
-            spare=beginning.passed_over,
-            look=look,
-            mark_saved=lambda step: mark_saved(self._storage, self._attempt, step),
             on_outcome=self._on_outcome,
         )
         self._agreement = Agreement(self._peers)
@@ -195,7 +184,6 @@ class CheckpointHook:
         self._is_open = False  # the loop has a batch
         self._is_due = self._is_stopping = False
         self._taken = (self._step, self._epoch)
-        self._taken_step, self._num_taken = -1, 0  # of this attempt
         self._saved_step = None if beginning.checkpoint is None else self._step
         self._last_write_s = 0.0
 
@@ -240,8 +228,8 @@ class CheckpointHook:
             len(dataset),
             batch_size,
             seed=self._seed if seed is None else seed,
-            rank=self.rank,
-            world_size=self.world_size,
+            rank=self._data_rank.rank,
+            world_size=self._data_rank.size,
         )
         return DataLoader(dataset, batch_sampler=sampler, **options)
 
@@ -262,7 +250,7 @@ class CheckpointHook:
                     self._peers.gather(self._stop_asked)
                 ):  # between epochs, or in what follows their steps
                     self._stop()
-                seed_step(self._seed, self._epoch, self.rank, purpose=Purpose.EPOCH)
+                seed_step(self._seed, self._epoch, self._data_rank.rank, purpose=Purpose.EPOCH)
                 yield self._epoch
                 self._end_epoch()
             self.close()
@@ -270,8 +258,8 @@ class CheckpointHook:
     def steps(self, loader: Any) -> Iterator[Any]:
         """The batches that are left of this epoch; after its end, the next one's.
 
-        The random state is set from (seed, step, rank) twice: before a batch is made, for what is drawn on
-        the way in this process, and before it is handed out, for what the loop draws.
+        The random state is set from (seed, step, place in the data) twice: before a batch is made, for what
+        is drawn on the way in this process, and before it is handed out, for what the loop draws.
 
         Raises:
             CheckpointMismatchError: The loader has other data than the checkpoint was taken with.
@@ -289,16 +277,16 @@ class CheckpointHook:
                 raise RuntimeError("the loop has left with a batch: say end_step() if it is done with it")
             self._position, self._loader_state = self._data.position(), self._data.state()
             self._is_open = False
-        data = data_of(loader, world_size=self.world_size)
+        data = data_of(loader, world_size=self._data_rank.size)
         batches = self._begin_loader(data)
         self._data = data
         while True:
             number = self._step + 1
-            seed_step(self._seed, number, self.rank, purpose=Purpose.BATCH)
+            seed_step(self._seed, number, self._data_rank.rank, purpose=Purpose.BATCH)
             batch = next(batches, _END)
             if batch is _END:
                 break
-            seed_step(self._seed, number, self.rank, purpose=Purpose.LOOP)
+            seed_step(self._seed, number, self._data_rank.rank, purpose=Purpose.LOOP)
             self._is_open = True
             yield batch
             if self._is_open:
@@ -329,7 +317,7 @@ class CheckpointHook:
                 )
             elif self._taken != (self._step, self._epoch) and self._is_whole:
                 self._take()
-            self._writer.wait_until_saved(self._take)
+            self._checkpoints.wait_until_saved(self._take)
         finally:
             self.abandon()
 
@@ -342,10 +330,8 @@ class CheckpointHook:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._fence is not None:
-            self._fence.close()
         # After an error a peer may never make the call that this rank waits in: then it is left to the end.
-        if self._writer.close(patience_s=patience_s) and not self._agreement.is_pending:
+        if self._checkpoints.close(patience_s=patience_s) and not self._agreement.is_pending:
             self._peers.close()
 
     def end_step(self) -> None:
@@ -372,7 +358,7 @@ class CheckpointHook:
                 if differences:
                     raise CheckpointMismatchError(self._storage.place(came_from), differences)
         # Loaders draw when they begin: an order, or their worker processes' seeds.
-        seed_step(self._seed, self._epoch, self.rank, purpose=Purpose.LOADER)
+        seed_step(self._seed, self._epoch, self._data_rank.rank, purpose=Purpose.LOADER)
         return data.begin(self._epoch, at.get("batches", 0), at.get("samples", 0), self._loader_state)
 
     def _end_epoch(self) -> None:
@@ -399,9 +385,7 @@ class CheckpointHook:
         # What all ranks wished at the step before; one alone needn't wait for that.
         decision = self._wishes() if self.world_size == 1 else self._agreement.decide()
         if decision.failed:
-            self._writer.wait(_OUTCOME_S)
-            reason = "the thread that writes them failed on another rank"
-            raise CheckpointWriteError(self._storage.place(), reason)
+            self._checkpoints.fail()
         self._is_due |= decision.checkpoint
         self._is_stopping |= decision.stop
         if self._step % self._every == 0:
@@ -414,13 +398,10 @@ class CheckpointHook:
             self._agreement.wish(self._wishes())
 
     def _wishes(self) -> Wishes:
-        # A checkpoint of a run that was taken over doesn't count, which ends it on all ranks at one step.
-        is_taken_over = self._fence is not None and self._fence.error is not None
-        is_due = self.rank == 0 and (is_taken_over or self._schedule.is_due(time.monotonic()))
         return Wishes(
-            checkpoint=is_due and not (self._is_due or self._writer.is_busy),
+            checkpoint=self._checkpoints.wishes(),
             stop=self._stop_asked,
-            failed=self._writer.has_failed,
+            failed=self._checkpoints.has_failed,
         )
 
     def _stop(self) -> NoReturn:
@@ -431,64 +412,28 @@ class CheckpointHook:
         if is_new and self._peers.broadcast(self._last_write_s <= _SLOW_WRITE_S):
             self._take()
         try:
-            self._writer.wait(_STOP_S)
+            self._checkpoints.wait(_STOP_S)
         except CheckpointWriteError as error:
             logger.warning("run %s stops without its last checkpoint: %s", self._storage.run, error.reason)
         self.abandon(patience_s=0.0)
         raise StoppedError(self._storage.place(), step=self._step, saved_step=self._saved_step)
 
     def _take(self) -> None:
-        began_s = time.monotonic()
-        # After an epoch's last step there are two: before what the loop does at its end, and after.
-        self._num_taken = self._num_taken + 1 if self._step == self._taken_step else 0
-        self._taken_step = self._step
-        state: dict[str, Any] | Exception | None = None
-        if self.rank == 0:
-            try:
-                of_loader = None if self._data is None else self._data.state()
-                state = self._kept.copy({} if of_loader is None else {_LOADER: of_loader})
-            except (ShardedStateError, StateUnavailableError, TypeError) as error:
-                if self.world_size == 1:
-                    raise
-                state = error  # the other ranks, which copy nothing, have to hear of it
-        self._writer.submit(
-            CheckpointJob(
-                folder=f"{self._folder}/{checkpoint_name(self._attempt, self._step, again=self._num_taken)}",
-                state=state,
-                index=self._index(),
-                write_first=_nothing,
-                describe=dict,
-            )
-        )
-        self._taken = (self._step, self._epoch)
-        now_s = time.monotonic()
-        self._schedule.taken(now_s, cost_s=now_s - began_s)
-
-    def _index(self) -> CheckpointIndex:
+        of_loader = None if self._data is None or self.rank else self._data.state()
         position = self._position if self._data is None else self._data.position()
-        return CheckpointIndex(
-            run_id=self._run_id,
-            attempt=self._attempt,
+        self._checkpoints.take(
+            position,
             step=self._step,
             epoch=self._epoch,
             samples_consumed=position.get("samples", 0),
-            position=dict(position),
-            identity={},
-            world_size=self.world_size,
-            torch_threads=torch.get_num_threads(),
-            files={},
-            created_at_s=time.time(),
+            more={} if of_loader is None else {_LOADER: of_loader},
         )
+        self._taken = (self._step, self._epoch)
 
     def _on_outcome(self, outcome: Outcome) -> None:
         """On the writer's thread."""
         if outcome.is_saved:
             self._saved_step = outcome.index.step
             self._last_write_s = outcome.write_s
-            self._schedule.written(cost_s=outcome.write_s)
         elif self.rank == 0:
             logger.warning("checkpoint of step %d was not written: %s", outcome.index.step, outcome.reason)
-
-
-def _nothing() -> None:
-    """There are no books."""

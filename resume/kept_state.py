@@ -1,9 +1,13 @@
 """What a run keeps in its checkpoints: model, optimizer, scheduler, and whatever else a loop names.
 
-A checkpoint holds rank 0's copy of each part, and every rank loads it. So each part has to be whole on every
-rank, and the same in names, shapes and dtypes. What is spread over ranks (DTensor, FSDP, tensor parallelism,
-ZeRO) would lose all but rank 0's shard without a word; it is refused in a sentence, on every rank, when the
-session is made and again before the first step, as a model may be sharded in between.
+A checkpoint holds rank 0's copy of each part, and every rank loads it; but for tensors that say themselves of
+which part each rank has them (DTensor: of `fully_shard` and tensor parallelism), of which every rank writes
+its part and loads the one that it has by then. So each part has to be the same on every rank in names, global
+shapes and dtypes. What is spread over ranks in another way (FullyShardedDataParallel, ZeRO, a DTensor inside
+of another object) would lose all but rank 0's part without a word; it is refused in a sentence, on every
+rank, when the session is made and again before the first step, as a model may be sharded in between.
+
+What was saved in one way may be loaded in another: whole, sharded, or sharded over another mesh.
 
 At resume a module is compared with what was saved before it is loaded: names, shapes and dtypes. Other state
 may rightly be empty by then, or of another length (an optimizer that has done no step, a history), so how it
@@ -13,7 +17,7 @@ one.
 
 Invariants, checked in tests/unit/resume/test_kept_state.py and
 tests/fault/ray_trainer/test_training_state.py:
-1. State that is sharded, however deep it is nested, never gets into a checkpoint.
+1. Of state that is spread over ranks either all is in a checkpoint or nothing, however deep it is nested.
 2. What is copied is what `torch.load(weights_only=True)` reads again.
 3. Nothing is loaded before every name is known to be on both sides.
 
@@ -26,9 +30,10 @@ import io
 import json
 import pickle
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -43,13 +48,15 @@ from evenload.resume.errors import (
     StateUnavailableError,
 )
 from evenload.resume.peers import Peers
-from evenload.resume.state_copy import detached_copy, unwrap
+from evenload.resume.state_copy import StateCopy, copy_state, is_sharded, unwrap
 
-__all__ = ["KeptState"]
+__all__ = ["KeptState", "SavedState"]
 
 _RESERVED: Final = ("model", "optimizer", "scheduler", "reader", "loader")
-_PARAMETERS: Final = "parameters of optimizers"  # no name that a part can have
+_PARAMETERS: Final = "parameters of optimizers"  # no name that a part can have, nor is the next
+_SHARDS: Final = "sharded tensors"
 _LAZY: Final = "not initialised"
+_SHARDED: Final = ", sharded"
 _NUM_NAMED_MAX: Final = 5  # differences in a sentence
 
 # What `torch.load(weights_only=True)` reads. Exactly these types: an IntEnum is an int too, and is refused.
@@ -57,12 +64,28 @@ _LEAVES: Final = (bool, int, float, complex, str, bytes, type(None), torch.dtype
 _MAPPINGS: Final = (dict, OrderedDict, Counter)
 
 # By name: importing what nobody uses would cost each worker a second.
-_SHARDED_TENSORS: Final = (
-    "torch.distributed.tensor",
-    "torch.distributed._tensor",
-    "torch.distributed._shard",
+_SPREAD_TENSORS: Final = ("torch.distributed._shard",)
+_SPREAD_OBJECTS: Final = (
+    "torch.distributed.fsdp.fully_sharded_data_parallel",
+    "torch.distributed.optim.zero_redundancy_optimizer",
 )
-_SHARDED_OBJECTS: Final = ("torch.distributed.fsdp", "torch.distributed.optim.zero_redundancy_optimizer")
+
+_Likeness = Callable[[str], torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """A checkpoint's state, as every rank has read it.
+
+    Attributes:
+        place: The checkpoint's folder, for errors.
+        whole: All parts' state by name, with None where a sharded tensor was.
+        read_shards: Fills tensors, by where they are in the state; all ranks together.
+    """
+
+    place: str
+    whole: dict[str, Any]
+    read_shards: Callable[[Mapping[str, torch.Tensor]], None]
 
 
 class KeptState:
@@ -99,12 +122,13 @@ class KeptState:
                         "checkpoint; give it both state_dict() and load_state_dict()"
                     )
             self._parts[name] = unwrap(part) if isinstance(part, nn.Module) else part
+        self._is_sharded = False
 
     def check(self, peers: Peers) -> None:
         """Refuse what can't be kept. Every rank calls it, and every rank gets the error of any.
 
         Raises:
-            ShardedStateError: Some state is spread over ranks.
+            ShardedStateError: Some state is spread over ranks in a way that can't be kept.
             RanksDifferError: A name, shape or dtype is not the same on every rank.
             TypeError: Some state can't be loaded again safely.
             StateUnavailableError: A state_dict() of some rank failed.
@@ -118,6 +142,7 @@ class KeptState:
         except (ShardedStateError, StateUnavailableError, TypeError) as caught:  # raised below, on every rank
             error = caught
         digest = xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True).encode())
+        self._is_sharded = any(fact.endswith(_SHARDED) for fact in facts.values())
         told = peers.gather((digest, error))
         if error is not None:
             raise error  # the own one knows where it comes from
@@ -127,70 +152,84 @@ class KeptState:
         if len({each for each, _ in told}) > 1:
             raise _ranks_differ(peers.gather(facts))
 
-    def copy(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """All parts' state in the CPU's memory, as it is now; later steps don't change it.
+    def copy(self, more: Mapping[str, Any] | None = None, *, rank: int = 0) -> StateCopy:
+        """What a rank has to write of all parts' state, as it is now; later steps don't change it.
 
         Args:
-            more: What else is to be kept, by name: states, not parts that have one.
+            more: What else is to be kept, by name: states, not parts that have one. Never sharded.
+            rank: Whose: rank 0's copy holds all but the others' parts of what is sharded.
 
         Raises:
             ShardedStateError: Some state has become sharded since the session was made.
             TypeError: Some state can't be loaded again safely.
             StateUnavailableError: A state_dict() failed, or there is no memory for the copy.
         """
+        if rank and not self._is_sharded:
+            return StateCopy(None, {})
         states: dict[str, Any] = {}
-        for name, part in self._parts.items():
-            with _errors_that_travel(name, rank=0):
-                states[name] = part.state_dict()
-                for path, tensor in _tensors(name, states[name]):
-                    _refuse_sharded(path, tensor, rank=0)
-        for name, state in (more or {}).items():
-            with _errors_that_travel(name, rank=0):
-                states[name] = state
-                for path, tensor in _tensors(name, state):
-                    _refuse_sharded(path, tensor, rank=0)
-        with _errors_that_travel(", ".join(states), rank=0):
-            # At once: parts may share tensors, which are told by their address.
-            copied: dict[str, Any] = detached_copy(states)
-            copied[_PARAMETERS] = {
+        for name, state in [*self._parts.items(), *(more or {}).items()]:
+            with _errors_that_travel(name, rank=rank):
+                states[name] = state.state_dict() if name in self._parts else state
+                for found in _tensors(name, states[name]):
+                    _refuse_spread(found, rank=rank)
+                    if is_sharded(found.tensor) and not self._is_sharded:
+                        reason = "it has become so since the run began"
+                        raise ShardedStateError(found.path, kind="DTensor", rank=rank, reason=reason)
+        with _errors_that_travel(", ".join(states), rank=rank):
+            copied = copy_state(states, is_whole=rank == 0)
+        if copied.whole is not None:
+            copied.whole[_PARAMETERS] = {
                 name: _parameter_facts(name, part)
                 for name, part in self._parts.items()
                 if isinstance(part, torch.optim.Optimizer)
             }
+            copied.whole[_SHARDS] = {path: (each.shape, each.dtype) for path, each in copied.shards.items()}
         return copied
 
-    def load(self, saved: Mapping[str, Any], place: str) -> None:
-        """Load each part from a checkpoint's state.
-
-        Args:
-            place: The checkpoint's folder, for the error.
+    def load(self, saved: SavedState) -> None:
+        """Load each part from a checkpoint's state; all ranks together.
 
         Raises:
             CheckpointMismatchError: It has other parts, or a part of other names, shapes or dtypes.
+            CheckpointUnreadableError: Some rank can't read what is sharded.
         """
-        parameters = saved.get(_PARAMETERS, {})  # none in a checkpoint of an earlier version
-        saved = {name: state for name, state in saved.items() if name != _PARAMETERS}
-        names = [*self._parts, *(name for name in saved if name not in self._parts)]
+        whole = dict(saved.whole)
+        parameters = whole.pop(_PARAMETERS, {})  # none in a checkpoint of an earlier version, as the next
+        shards: dict[str, tuple[torch.Size, torch.dtype]] = whole.pop(_SHARDS, {})
+        names = [*self._parts, *(name for name in whole if name not in self._parts)]
         differences: dict[str, tuple[object, object]] = {
-            name: ("one" if name in saved else "none", "one" if name in self._parts else "none")
+            name: ("one" if name in whole else "none", "one" if name in self._parts else "none")
             for name in names
-            if (name in saved) != (name in self._parts)
+            if (name in whole) != (name in self._parts)
         }
         for name, part in self._parts.items():
-            if isinstance(part, nn.Module) and name in saved:
-                differences |= _differences(name, saved[name], part.state_dict())
+            if isinstance(part, nn.Module) and name in whole:
+                theirs = _tensor_facts(name, whole[name]) | {
+                    path: _fact(*shard) for path, shard in shards.items() if path.startswith(f"{name}.")
+                }
+                differences |= _fact_differences(name, theirs, _tensor_facts(name, part.state_dict()))
             elif name in parameters and isinstance(part, torch.optim.Optimizer):
                 differences |= _fact_differences(name, parameters[name], _parameter_facts(name, part))
         if differences:
-            raise CheckpointMismatchError(place, differences)
+            raise CheckpointMismatchError(saved.place, differences)
+        likenesses = {name: _likeness(name, part) for name, part in self._parts.items()}
+        targets: dict[str, torch.Tensor] = {}
+        for path, (shape, dtype) in shards.items():
+            like = likenesses[path.partition(".")[0]](path)
+            if like is None:
+                raise CheckpointMismatchError(saved.place, {path: (_fact(shape, dtype), "not there")})
+            targets[path] = _room(like, shape, dtype)
+        if targets:
+            saved.read_shards(targets)
         for name, part in self._parts.items():
+            state = _filled(name, whole[name], targets, likenesses[name])
             try:
-                part.load_state_dict(saved[name])
+                part.load_state_dict(state)
             except (RuntimeError, ValueError, LookupError) as error:  # what torch says of another model
                 now = " ".join(str(error).split())[:300]
-                raise CheckpointMismatchError(place, {name: ("as saved", now)}) from error
-            if not isinstance(part, nn.Module) and (changed := _changed(name, saved[name], part)):
-                raise CheckpointMismatchError(place, changed)
+                raise CheckpointMismatchError(saved.place, {name: ("as saved", now)}) from error
+            if not isinstance(part, nn.Module) and (changed := _changed(name, state, part)):
+                raise CheckpointMismatchError(saved.place, changed)
 
 
 def _facts_of(name: str, part: Any, *, rank: int) -> dict[str, str]:
@@ -199,11 +238,13 @@ def _facts_of(name: str, part: Any, *, rank: int) -> dict[str, str]:
     # Before state_dict() is called: of FSDP and ZeRO that is a call that all ranks have to make.
     for thing in [*part.modules()] if isinstance(part, nn.Module) else [part]:
         for kind in type(thing).__mro__:
-            if kind.__module__.startswith(_SHARDED_OBJECTS):
-                raise ShardedStateError(name, kind=kind.__name__, rank=rank)
-    for path, tensor in _tensors(name, part.state_dict()):
-        _refuse_sharded(path, tensor, rank=rank)
-        facts[path] = _shape_and_dtype(tensor)
+            if kind.__module__.startswith(_SPREAD_OBJECTS):
+                reason = "its state is in no form that other ranks could go on with"
+                raise ShardedStateError(name, kind=kind.__name__, rank=rank, reason=reason)
+    for found in _tensors(name, part.state_dict()):
+        _refuse_spread(found, rank=rank)
+        sharded = _SHARDED if is_sharded(found.tensor) else ""
+        facts[found.path] = _shape_and_dtype(found.tensor) + sharded
     return facts
 
 
@@ -235,14 +276,22 @@ def _check_name(name: object) -> None:
         raise ValueError(f"state[{name!r}]: {', '.join(_RESERVED)} are taken; choose another name")
 
 
-def _tensors(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in a state, however deep, with where it is.
+class _Found(NamedTuple):
+    """A tensor, where it is, and whether it is within an object of some class."""
+
+    path: str
+    tensor: torch.Tensor
+    is_inside: bool = False
+
+
+def _tensors(path: str, value: Any) -> Iterator[_Found]:
+    """Every tensor in a state, however deep.
 
     Raises:
         TypeError: On the way there is something that could be written, and never read again.
     """
     if isinstance(value, torch.Tensor):
-        yield path, value
+        yield _Found(path, value)
     elif isinstance(value, Mapping):
         for name, item in value.items():
             yield from _tensors(f"{path}.{name}", item)
@@ -255,7 +304,7 @@ def _tensors(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _tensors(f"{path}.{number}", item)
     elif type(value) not in _LEAVES and not isinstance(value, np.generic):  # that is copied as a plain number
         for tensor in _hidden_tensors(path, value):
-            yield path, tensor
+            yield _Found(path, tensor, is_inside=True)
         _require_loadable(path, value)
 
 
@@ -303,25 +352,89 @@ def _not_loadable(path: str, value: Any, error: Exception) -> TypeError:
     )
 
 
-def _refuse_sharded(path: str, tensor: torch.Tensor, *, rank: int) -> None:
+def _refuse_spread(found: _Found, *, rank: int) -> None:
+    """Of which a checkpoint would have one rank's part alone, or none that can be put together."""
+    path, tensor = found.path, found.tensor
+    if is_sharded(tensor):
+        reason = ""
+        if found.is_inside:
+            reason = "it is inside of another object, out of which no part of a tensor can be taken"
+        elif any(placement.is_partial() for placement in tensor.placements):
+            reason = "its parts have yet to be added up"
+        if reason:
+            raise ShardedStateError(path, kind="DTensor", rank=rank, reason=reason)
+        return
     for kind in type(tensor).__mro__:
-        if kind.__module__.startswith(_SHARDED_TENSORS):
-            raise ShardedStateError(path, kind=kind.__name__, rank=rank)
+        if kind.__module__.startswith(_SPREAD_TENSORS):
+            reason = "it can't be put together on other ranks"
+            raise ShardedStateError(path, kind=kind.__name__, rank=rank, reason=reason)
     flatten = getattr(tensor, "__tensor_flatten__", None)  # of a tensor that is made of others
     for name in flatten()[0] if flatten is not None else ():
-        _refuse_sharded(f"{path}.{name}", getattr(tensor, name), rank=rank)
+        _refuse_spread(_Found(f"{path}.{name}", getattr(tensor, name), is_inside=True), rank=rank)
 
 
 def _shape_and_dtype(tensor: torch.Tensor) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"{_LAZY} {dtype}" if is_lazy(tensor) else f"{list(tensor.shape)} {dtype}"
+    if is_lazy(tensor):
+        return f"{_LAZY} {str(tensor.dtype).removeprefix('torch.')}"
+    return _fact(tensor.shape, tensor.dtype)
 
 
-def _differences(name: str, saved: Any, now: Any) -> dict[str, tuple[object, object]]:
-    """How a module's saved state differs from the module; torch would convert a dtype without a word."""
-    theirs = {path: _shape_and_dtype(tensor) for path, tensor in _tensors(name, saved)}
-    ours = {path: _shape_and_dtype(tensor) for path, tensor in _tensors(name, now)}
-    return _fact_differences(name, theirs, ours)
+def _fact(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
+
+
+def _tensor_facts(name: str, state: Any) -> dict[str, str]:
+    """Where each tensor of a state is -> its shape and dtype; torch would convert a dtype without a word."""
+    return {found.path: _shape_and_dtype(found.tensor) for found in _tensors(name, state)}
+
+
+def _likeness(name: str, part: Any) -> _Likeness:
+    """Says of a place in a part's state which tensor is, or will be, there in its shape and on its mesh."""
+    if not isinstance(part, torch.optim.Optimizer):
+        return {found.path: found.tensor for found in _tensors(name, part.state_dict())}.get
+    parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+
+    def of_parameter(path: str) -> torch.Tensor | None:  # what an optimizer keeps, it keeps by its parameter
+        number = path.removeprefix(f"{name}.state.").partition(".")[0]
+        found: torch.Tensor | None = None
+        if number.isdecimal() and int(number) < len(parameters):
+            found = parameters[int(number)].detach()
+        return found
+
+    return of_parameter
+
+
+def _room(like: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor to be filled, where one like it is."""
+    if like.shape == shape:
+        return torch.empty_like(like, dtype=dtype)
+    if is_sharded(like):  # of another shape than its parameter: nothing says how to share it
+        from torch.distributed import tensor as sharded
+
+        return sharded.empty(shape, dtype=dtype, device_mesh=like.device_mesh)
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def _filled(path: str, state: Any, targets: Mapping[str, torch.Tensor], like: _Likeness) -> Any:
+    """A part's state as it is loaded: with what was sharded, and sharded as the part is by now."""
+    if isinstance(state, Mapping):
+        filled: Any = state
+        for name, item in state.items():
+            filled[name] = _filled(f"{path}.{name}", item, targets, like)
+        return filled
+    if type(state) in (list, tuple):
+        return type(state)(
+            _filled(f"{path}.{number}", item, targets, like) for number, item in enumerate(state)
+        )
+    if path in targets:
+        return targets[path]
+    now = like(path) if isinstance(state, torch.Tensor) else None
+    if is_sharded(now) and now.shape == state.shape:
+        from torch.distributed import tensor as sharded
+
+        # Every rank has all of it, so nothing has to be sent.
+        return sharded.distribute_tensor(state, now.device_mesh, now.placements, src_data_rank=None)
+    return state
 
 
 def _parameter_facts(name: str, optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -337,8 +450,7 @@ def _changed(name: str, saved: Any, part: Any) -> dict[str, tuple[object, object
     """How a part that was loaded differs from what was saved, in what both name."""
     if isinstance(part, torch.optim.Optimizer):
         return _missing_settings(name, part)  # torch converts its tensors to the parameters' dtype, by design
-    theirs = {path: _shape_and_dtype(tensor) for path, tensor in _tensors(name, saved)}
-    ours = {path: _shape_and_dtype(tensor) for path, tensor in _tensors(name, part.state_dict())}
+    theirs, ours = _tensor_facts(name, saved), _tensor_facts(name, part.state_dict())
     odd = [path for path in theirs if path in ours and theirs[path] != ours[path]]
     return {path: (theirs[path], ours[path]) for path in odd[:_NUM_NAMED_MAX]}
 

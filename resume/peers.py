@@ -12,16 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["Peers", "PendingSum"]
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["DataRank", "Peers", "PendingSum"]
 
 T = TypeVar("T")
 
 _CPU = torch.device("cpu")
+
+
+class DataRank(NamedTuple):
+    """Which part of the data a rank has.
+
+    Attributes:
+        rank: Its place among ranks with different data; those that share a model's layers have the same.
+        size: How many of these places there are.
+    """
+
+    rank: int
+    size: int
 
 
 class PendingSum:
@@ -57,6 +72,24 @@ class Peers:
             self._control = dist.new_group(backend="gloo", timeout=timeout)
             self._background = dist.new_group(backend="gloo", timeout=timeout)
 
+    def data_rank(self, data_parallel: DeviceMesh | None) -> DataRank:
+        """Which part of the data this rank has.
+
+        Args:
+            data_parallel: The axis along which ranks have different data; None: all have.
+
+        Raises:
+            ValueError: It has several dimensions.
+        """
+        if data_parallel is None:
+            return DataRank(self.rank, self.world_size)
+        if data_parallel.ndim != 1:
+            raise ValueError(
+                f"data_parallel is a mesh of {data_parallel.ndim} dimensions; give the one along which ranks "
+                "have different data, as mesh['dp'] (several of them: mesh['replicate', 'shard']._flatten())"
+            )
+        return DataRank(data_parallel.get_local_rank(), data_parallel.size())
+
     def close(self) -> None:
         """Let go of both groups, with their threads and sockets. No call may be under way, or follow.
 
@@ -91,11 +124,7 @@ class Peers:
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in order, on every rank. Training thread only."""
-        if self.world_size == 1:
-            return [value]
-        gathered: list[Any] = [None] * self.world_size
-        dist.all_gather_object(gathered, value, group=self._control)
-        return gathered
+        return self._gather(value, self._control)
 
     def start_sum(self, values: Sequence[float]) -> PendingSum:
         """Begin to add up numbers over all ranks. Training thread only."""
@@ -103,17 +132,30 @@ class Peers:
         work = dist.all_reduce(tensor, group=self._control, async_op=True) if self.world_size > 1 else None
         return PendingSum(tensor, work)
 
-    def all_well_in_background(self, is_well: bool) -> bool:
-        """Whether all ranks say that all is well; a barrier. Background thread only."""
-        if self.world_size == 1:
-            return is_well
-        troubles = torch.tensor([0.0 if is_well else 1.0])
-        dist.all_reduce(troubles, group=self._background)
-        return not troubles.item()
+    @property
+    def control_group(self) -> Any:
+        """For torch's own calls on the training thread; None: there is one rank."""
+        return self._control
+
+    @property
+    def background_group(self) -> Any:
+        """For torch's own calls on the background thread; None: there is one rank."""
+        return self._background
+
+    def gather_in_background(self, value: T) -> list[T]:
+        """Every rank's value, in order, on every rank. Background thread only."""
+        return self._gather(value, self._background)
 
     def broadcast_in_background(self, value: T) -> T:
         """Rank 0's value, on every rank. Background thread only."""
         return self._broadcast(value, background=True)
+
+    def _gather(self, value: T, group: Any) -> list[T]:
+        if self.world_size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.world_size
+        dist.all_gather_object(gathered, value, group=group)
+        return gathered
 
     def _broadcast(self, value: T, *, background: bool) -> T:
         if self.world_size == 1:

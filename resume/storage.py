@@ -69,9 +69,9 @@ class FileRecord(NamedTuple):
     checksum: str
 
 
-def checksum_of(content: bytes) -> FileRecord:
+def checksum_of(content: bytes | memoryview) -> FileRecord:
     """The record that `content` has to match."""
-    return FileRecord(len(content), xxhash.xxh3_128_hexdigest(content))
+    return FileRecord(memoryview(content).nbytes, xxhash.xxh3_128_hexdigest(content))
 
 
 class RunStorage:
@@ -178,6 +178,21 @@ class RunStorage:
         def read() -> bytes:
             with self.filesystem.open_input_file(self.path(name)) as source:
                 content: bytes = source.read()
+            return content
+
+        return self._read_patiently(name, read)
+
+    def read_range(self, name: str, start: int, size_bytes: int) -> bytes:
+        """So many bytes from `start` on; fewer where the file ends before.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            StorageUnreadableError: It can't be read.
+        """
+
+        def read() -> bytes:
+            with self.filesystem.open_input_file(self.path(name)) as source:
+                content: bytes = source.read_at(size_bytes, start)
             return content
 
         return self._read_patiently(name, read)

@@ -17,7 +17,7 @@ from evenload.ray_trainer.training.run_record import RunRecord, read_finished
 from evenload.resume.attempts import list_attempts
 from evenload.resume.beginning import Beginning, BeginningPlace, Evidence, write_beginning
 from evenload.resume.checkpoint import CheckpointStore
-from evenload.resume.peers import Peers
+from evenload.resume.peers import DataRank, Peers
 from evenload.resume.storage import RunStorage
 
 __all__ = ["RunPlace", "begin_attempt"]
@@ -25,12 +25,24 @@ __all__ = ["RunPlace", "begin_attempt"]
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a session is: its run's folder, and the ranks that share it."""
+    """Where a session is: its run's folder, and the ranks that share it.
+
+    Attributes:
+        data_rank: Which part of the data this rank reads.
+        has_books: Whether this rank keeps the books of that part, which several ranks may read.
+    """
 
     context: RunContext
     peers: Peers
     storage: RunStorage
     record: RunRecord
+    data_rank: DataRank
+    has_books: bool
+
+    @property
+    def num_alike(self) -> int:
+        """How many ranks read the same part."""
+        return self.peers.world_size // self.data_rank.size
 
     @property
     def store(self) -> CheckpointStore:
@@ -63,6 +75,7 @@ def begin_attempt(place: RunPlace, beginning: Beginning) -> AttemptStarted:
         attempt=write_beginning(
             place.beginning,
             beginning,
+            num_parts=place.data_rank.size,
             pids=tuple(worker.pid for worker in workers),
             hosts=tuple(worker.host for worker in workers),
         ),

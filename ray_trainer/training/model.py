@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from evenload.ray_trainer.training.run_context import current_run
+from evenload.resume.state_copy import is_sharded
 
 __all__ = [
     "has_batch_norm",
@@ -40,8 +41,11 @@ def prepare_model(
         device: Where to; None: this rank's GPU where there is one, else the CPU.
 
     Returns:
-        The model itself with one rank, else wrapped in DistributedDataParallel.
+        The model itself with one rank, or where it is sharded already; else wrapped in
+        DistributedDataParallel.
     """
+    if any(is_sharded(parameter) for parameter in model.parameters()):
+        return model
     chosen = torch.device(device) if device is not None else _own_device()
     model = model.to(chosen)
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
@@ -63,6 +67,8 @@ def set_gradient_sync(model: nn.Module, *, is_on: bool) -> None:
     for module in (model, getattr(model, "_orig_mod", None)):
         if isinstance(module, DistributedDataParallel):
             module.require_backward_grad_sync = is_on
+        elif callable(set_sync := getattr(module, "set_requires_gradient_sync", None)):  # of fully_shard
+            set_sync(is_on)
 
 
 def has_batch_norm(model: nn.Module) -> bool:

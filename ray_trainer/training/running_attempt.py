@@ -4,16 +4,14 @@ After each step every rank acts on what was wished at the step before (resume/ag
 state for a checkpoint and hands it to the writer, or queues a call to Ray. Nothing here waits, but at the
 end.
 
-Read next: resume/checkpoint_writer.py, resume/agreement.py, run_context.py (the link to the driver).
+Read next: resume/checkpointing.py, resume/agreement.py, run_context.py (the link to the driver).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
-
-import torch
+from typing import Any, Final
 
 from evenload.ray_trainer.planning.cursor import Cursor, kafka_view
 from evenload.ray_trainer.planning.plan import EpochPlan
@@ -22,24 +20,15 @@ from evenload.ray_trainer.training.books.step_books import OpenStep, StepBooks
 from evenload.ray_trainer.training.events import AttemptStarted, CheckpointSaved, Note, StepDone
 from evenload.ray_trainer.training.group_progress import GroupProgress, group_of
 from evenload.resume.agreement import Agreement, Decision, Wishes
-from evenload.resume.attempts import attempt_folder
 from evenload.resume.beginning import Beginning
-from evenload.resume.checkpoint import CheckpointIndex, checkpoint_name
-from evenload.resume.checkpoint_schedule import CheckpointSchedule
-from evenload.resume.checkpoint_writer import CheckpointJob, CheckpointWriter, Outcome
-from evenload.resume.errors import (
-    CheckpointWriteError,
-    ShardedStateError,
-    StateUnavailableError,
-)
-from evenload.resume.fence import FenceWatch, require_newest
+from evenload.resume.checkpoint_writer import Outcome
+from evenload.resume.checkpointing import Checkpointing
 from evenload.resume.kept_state import KeptState
 
 __all__ = ["RunningAttempt"]
 
 _PREEMPTION_POLL_S: Final = 5.0  # as often as Ray's own watcher looks
 _FLUSH_S: Final = 15.0
-_OUTCOME_S: Final = 60.0  # how long an outcome that some rank knows takes to the others, at most
 
 
 class RunningAttempt:
@@ -63,33 +52,27 @@ class RunningAttempt:
         self._link = place.context.link
         self._rank = place.peers.rank
         self._reader = reader
-        self._kept = kept
         self.number = began.attempt
         self.step = began.step
         origin = beginning.checkpoint.index if beginning.checkpoint is not None else None
         self.last_step = (origin.attempt, origin.step) if origin is not None else (began.attempt, 0)
         self.is_stopped = False
         self.stop_asked = False
-        self._folder = attempt_folder(beginning.claim.driver.number)
         self._books = StepBooks(
-            place.storage, attempt=began.attempt, rank=self._rank, world_size=place.peers.world_size
+            place.storage,
+            attempt=began.attempt,
+            rank=place.data_rank.rank,
+            world_size=place.data_rank.size,
+            is_kept=place.has_books,
         )
         self._agreement = Agreement(place.peers)
-        self._schedule = CheckpointSchedule(place.context.checkpoint_interval_s, now_s=time.monotonic())
-
-        def look() -> None:
-            require_newest(place.storage, beginning.claim)
-
-        self._fence = FenceWatch(look) if self._rank == 0 else None
-        self._writer = CheckpointWriter(
-            place.peers,
-            place.storage,
-            place.store,
+        self._checkpoints = Checkpointing(
+            place.beginning,
+            beginning,
+            began.attempt,
+            kept,
+            interval_s=place.context.checkpoint_interval_s,
             keep=place.context.keep_checkpoints,
-            since=beginning.since,
-            spare=beginning.passed_over,
-            look=look,
-            mark_saved=self._books.files.mark_saved,
             on_outcome=self._on_outcome,
         )
         self._group = self._open_group()
@@ -97,7 +80,6 @@ class RunningAttempt:
         self._taken_step = self._reported_step = began.step
         self._saved: CheckpointSaved | None = None
         self._last: OpenStep | None = None
-        self._wished_checkpoint = False
         self._last_poll_s = time.monotonic()
         self._samples, self._train_s, self._mark_s = 0, 0.0, time.monotonic()
         if self._rank == 0:
@@ -132,7 +114,7 @@ class RunningAttempt:
         self._mark_s = now_s
         decision = self._agreement.decide()
         if decision.failed:
-            self._raise_failure()
+            self._checkpoints.fail()
         self._tell_step(step, decision)
         self._act(decision)
         self._agreement.wish(self._wishes(time.monotonic()))
@@ -151,7 +133,7 @@ class RunningAttempt:
             self._agreement.decide()
             if self.step > self._taken_step:
                 self._take_checkpoint()
-            self._writer.wait_until_saved(self._take_checkpoint)
+            self._checkpoints.wait_until_saved(self._take_checkpoint)
             if self._place.peers.broadcast(self._has_unreported):
                 self._report()
             self._link.flush(_FLUSH_S)
@@ -160,40 +142,24 @@ class RunningAttempt:
 
     def abandon(self) -> None:
         """End the threads, and the groups of ranks where nothing waits in them any more."""
-        if self._fence is not None:
-            self._fence.close()
         # After an error a peer may never make the call that this rank waits in, and ending a group waits for
         # it, up to half an hour. Then the group is left to the end of the process.
-        if self._writer.close() and not self._agreement.is_pending:
+        if self._checkpoints.close() and not self._agreement.is_pending:
             self._place.peers.close()
         if self._group is not None:
             self._group.close()
 
-    def _raise_failure(self) -> NoReturn:
-        """A rank that raised alone would leave the others waiting in the next step's gradients."""
-        self._writer.wait(_OUTCOME_S)
-        place = self._place.storage.place()
-        raise CheckpointWriteError(place, "the thread that writes them failed on another rank")
-
     def _wishes(self, now_s: float) -> Wishes:
         is_first = self._rank == 0
-        due = is_first and not (self._writer.is_busy or self._wished_checkpoint)
-        # A checkpoint of a run that was taken over doesn't count, which stops all ranks at the same step.
-        due = due and (self._schedule.is_due(now_s) or self._is_taken_over)
-        self._wished_checkpoint |= due
         return Wishes(
-            checkpoint=due,
-            failed=self._writer.has_failed,
+            checkpoint=self._checkpoints.wishes(),
+            failed=self._checkpoints.has_failed,
             stop=self.stop_asked or self._link.stop_asked,
             preempted=self._link.is_preempted,
             poll=is_first and now_s - self._last_poll_s >= _PREEMPTION_POLL_S,
             report=is_first and self._has_unreported and self._link.can_report,
-            mean_loss=self._last.mean_loss() if self._last is not None else None,
+            mean_loss=None if self._last is None else self._last.mean_loss() / self._place.num_alike,
         )
-
-    @property
-    def _is_taken_over(self) -> bool:
-        return self._fence is not None and self._fence.error is not None
 
     def _act(self, decision: Decision) -> None:
         if decision.preempted:  # before the copy: a notice that comes while it is taken is another one
@@ -208,44 +174,16 @@ class RunningAttempt:
         self.is_stopped |= decision.stop
 
     def _take_checkpoint(self) -> None:
-        began_s = time.monotonic()
         position, plan, cursor = self._reader.state_dict(), self._reader.plan, self._reader.cursor
-        state: Mapping[str, Any] | Exception | None = None
-        if self._rank == 0:
-            try:
-                state = self._kept.copy()
-            except (ShardedStateError, StateUnavailableError, TypeError) as error:
-                if self._place.peers.world_size == 1:
-                    raise
-                state = error  # the other ranks, which copy nothing, have to hear of it
-        job = CheckpointJob(
-            folder=f"{self._folder}/{checkpoint_name(self.number, self.step)}",
-            state=state,
-            index=self._index(position),
-            write_first=self._books.take(),
-            describe=lambda: self._describe(plan, cursor),
-        )
-        self._writer.submit(job)
-        self._taken_step = self.step
-        self._wished_checkpoint = False
-        now_s = time.monotonic()
-        self._schedule.taken(now_s, cost_s=now_s - began_s)
-
-    def _index(self, position: Mapping[str, Any]) -> CheckpointIndex:
-        record = self._place.record
-        return CheckpointIndex(
-            run_id=record.run_id,
-            attempt=self.number,
+        self._checkpoints.take(
+            position,
             step=self.step,
             epoch=position["cursor"]["epoch"],
             samples_consumed=position["cursor"]["samples_consumed"],
-            position=dict(position),
-            identity=record.identity,
-            world_size=self._place.peers.world_size,
-            torch_threads=torch.get_num_threads(),
-            files={},
-            created_at_s=time.time(),
+            write_first=self._books.take(),
+            describe=lambda: self._describe(plan, cursor),
         )
+        self._taken_step = self.step
 
     def _describe(self, plan: EpochPlan, cursor: Cursor) -> Mapping[str, Any]:
         """In Kafka's words; on the writer's thread, as is `_on_outcome`."""
@@ -268,7 +206,6 @@ class RunningAttempt:
         """On the writer's thread."""
         index = outcome.index
         if outcome.is_saved:
-            self._schedule.written(cost_s=outcome.write_s)
             self._saved = CheckpointSaved(
                 index.attempt, index.step, index.epoch, index.samples_consumed, outcome.folder
             )
@@ -277,7 +214,7 @@ class RunningAttempt:
             if self._group is not None:
                 self._group.submit(self._group_offset)
             # Only now: joining files takes time, and nothing should keep a checkpoint from counting.
-            self._books.files.join()
+            self._books.join()
         elif self._rank == 0:
             self._link.tell(Note(f"checkpoint of step {index.step} was not written: {outcome.reason}"))
 

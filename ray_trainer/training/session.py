@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -53,10 +53,13 @@ from evenload.resume.beginning import Beginning, begin_from_nothing, find_beginn
 from evenload.resume.checkpoint import CheckpointIndex
 from evenload.resume.errors import StorageUnwritableError
 from evenload.resume.kept_state import KeptState
-from evenload.resume.peers import Peers
+from evenload.resume.peers import DataRank, Peers
 from evenload.resume.random_state import Purpose, seed_step
 from evenload.resume.stop_signal import stop_on_signal
 from evenload.resume.storage import RunStorage
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["Session"]
 
@@ -84,12 +87,15 @@ class Session:
         begin_anew: Begin at step 0 although the run has had checkpoints; they stay, but don't count any more.
             At a restart of torchrun after a failure a run that has once begun anew goes on instead.
         seed: Of the random state that is set for each step; None: the reader's.
+        data_parallel: The axis of a device mesh along which ranks have different samples; None: all ranks
+            have. With tensor parallelism `mesh["dp"]`: ranks that share a layer read the same samples, so
+            make the reader with `rank=mesh["dp"].get_local_rank(), world_size=mesh["dp"].size()`.
 
     Raises:
         ValueError: No run or storage is known, or they are `train`'s to say; or a name in `state` is not to
             be used.
         TypeError: Something to keep has no `state_dict`, or a state that can't be loaded again safely.
-        ShardedStateError: Some state is spread over ranks (FSDP, tensor parallelism).
+        ShardedStateError: Some state is spread over ranks in a way that can't be kept.
         StateUnavailableError: A state_dict() failed on some rank.
         RanksDifferError: It has other names, shapes or dtypes on another rank.
         StorageUnwritableError: The run's folder can't be written.
@@ -111,13 +117,14 @@ class Session:
         keep_checkpoints: int | None = None,
         begin_anew: bool = False,
         seed: int | None = None,
+        data_parallel: DeviceMesh | None = None,
     ) -> None:
         context = _context(run, storage, checkpoint_interval_s, keep_checkpoints, begin_anew=begin_anew)
         self.model = model
         self.reader = reader
         self._kept = KeptState(model, optimizer, scheduler, state)
         self._seed: int = reader.seed if seed is None else seed
-        self._place = self._join(context)
+        self._place = self._join(context, data_parallel)
         self.rank, self.world_size = self._place.peers.rank, self._place.peers.world_size
         if threads := context.torch_threads or context.default_threads:
             torch.set_num_threads(threads)
@@ -128,11 +135,12 @@ class Session:
         self._stop_asked = False
         context.sessions.append(self)
 
-    def _join(self, context: RunContext) -> RunPlace:
+    def _join(self, context: RunContext, data_parallel: DeviceMesh | None) -> RunPlace:
         """The run's folder and record, when all ranks are there and keep the same."""
         peers = Peers()
         try:
-            _require_own_part(peers, self.reader)
+            data_ranks = peers.gather(peers.data_rank(data_parallel))
+            _require_own_part(peers, data_ranks, self.reader)
             self._kept.check(peers)
             folder = context.open_storage()
             record = peers.from_rank_zero(lambda: _open_run(folder, self.reader))
@@ -141,7 +149,10 @@ class Session:
         except BaseException:
             peers.close()
             raise
-        return RunPlace(context, peers, folder, record)
+        own = data_ranks[peers.rank]
+        return RunPlace(
+            context, peers, folder, record, data_rank=own, has_books=data_ranks.index(own) == peers.rank
+        )
 
     @property
     def step(self) -> int:
@@ -192,12 +203,12 @@ class Session:
         if self._attempt is not None:
             raise RuntimeError("resume() comes first, once")
         self._kept.check(self._place.peers)
-        beginning, state = find_beginning(self._place.beginning)
+        beginning, saved = find_beginning(self._place.beginning)
         for note in beginning.notes:
             self._tell_note(note)
         checkpoint = beginning.checkpoint
-        if checkpoint is not None:
-            self._kept.load(state, self._place.storage.place(checkpoint.folder))
+        if checkpoint is not None and saved is not None:
+            self._kept.load(saved)
             self.reader.load_state_dict(checkpoint.index.position)
             self._restore_threads(checkpoint.index)
             at = checkpoint.index
@@ -215,9 +226,10 @@ class Session:
         began = begin_attempt(self._place, beginning)
         self._attempt = RunningAttempt(self._place, beginning, began, reader=self.reader, kept=self._kept)
         self._attempt.stop_asked = self._stop_asked
-        if has_batch_norm(self.model) and self.world_size > self.reader.global_batch_size / 4:
+        num_sharing = self._place.data_rank.size
+        if has_batch_norm(self.model) and num_sharing > self.reader.global_batch_size / 4:
             self._tell_note(
-                f"{self.world_size} workers share {self.reader.global_batch_size} samples a step, so some "
+                f"{num_sharing} workers share {self.reader.global_batch_size} samples a step, so some "
                 "normalise over fewer than 4 (batch normalisation); use fewer workers, or a larger batch"
             )
         return self._attempt
@@ -227,8 +239,9 @@ class Session:
     def steps(self) -> Iterator[Any]:
         """The batches of the rest of this epoch; the next call gives the next epoch's.
 
-        The random state is set from (seed, step, rank) twice: before a batch is made, for what the reader's
-        transform draws, and before it is handed out, for what the loop draws. Nothing comes after a stop.
+        The random state is set from (seed, step, the reader's rank) twice: before a batch is made, for what
+        the reader's transform draws, and before it is handed out, for what the loop draws. Nothing comes
+        after a stop.
         """
         attempt = self._attempt or self._begin_without_resuming()
         if attempt.is_stopped:
@@ -242,12 +255,12 @@ class Session:
                 # A transform runs while the batch is handed out, on this thread. What the reader itself
                 # may draw on the way (a retry's delay) must not move what the loop draws, so that is
                 # seeded by itself.
-                seed_step(self._seed, number, self.rank, purpose=Purpose.BATCH)
+                seed_step(self._seed, number, self._place.data_rank.rank, purpose=Purpose.BATCH)
                 batch = next(batches, None)
                 if batch is None:
                     return
                 self._open = OpenStep(batch, number=number, device=device)
-                seed_step(self._seed, number, self.rank, purpose=Purpose.LOOP)
+                seed_step(self._seed, number, self._place.data_rank.rank, purpose=Purpose.LOOP)
                 yield batch
 
     def parts(self, batch: Any, max_size: int, *, num_tokens: int | None = None) -> Iterator[Any]:
@@ -261,7 +274,7 @@ class Session:
         """
         step = self._require_open(batch)
         if num_tokens is not None:
-            step.count = self._place.peers.start_sum([num_tokens]).wait()[0]
+            step.count = self._place.peers.start_sum([num_tokens / self._place.num_alike]).wait()[0]
         parts = batch.split(max_size)
         try:
             for number, part in enumerate(parts, 1):
@@ -281,8 +294,9 @@ class Session:
         if self._open is None:
             raise RuntimeError("backward() belongs between steps() and end_step()")
         step = self._open
-        # DDP takes the mean over ranks; times their number over the global count, that is the step's mean.
-        part = loss * (self.world_size / max(step.count, 1.0))
+        # DDP and FSDP take the mean over ranks with different samples; times their number over the global
+        # count, that is the step's mean.
+        part = loss * (self._place.data_rank.size / max(step.count, 1.0))
         (part if scale is None else scale.scale(part)).backward()
         step.add_loss(loss)
 
@@ -471,11 +485,12 @@ def _context(
     return context
 
 
-def _require_own_part(peers: Peers, reader: Any) -> None:
+def _require_own_part(peers: Peers, data_ranks: list[DataRank], reader: Any) -> None:
     """Else ranks would train on each other's samples, or on all of them, and only the audit would notice."""
-    for rank, place in enumerate(peers.gather((reader.rank, reader.world_size))):
-        if place != (rank, peers.world_size):  # on every rank, so that none waits for one that has left
-            raise ReaderRankError(reader=place, session=(rank, peers.world_size))
+    places = peers.gather((reader.rank, reader.world_size))
+    for place, own in zip(places, data_ranks, strict=True):
+        if place != own:  # on every rank, so that none waits for one that has left
+            raise ReaderRankError(reader=place, session=own)
 
 
 def _open_run(storage: RunStorage, reader: Any) -> RunRecord:

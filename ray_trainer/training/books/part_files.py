@@ -34,7 +34,6 @@ from evenload.ray_trainer.training.books.ledger import (
     read_parts,
     write_entries,
 )
-from evenload.resume.attempts import mark_saved
 from evenload.resume.errors import RunError
 from evenload.resume.storage import RunStorage
 
@@ -74,14 +73,6 @@ class RankFiles:
             # One that fails is tried again under the same name, so what is left of it is replaced.
             self._write(self._unwritten[0])
             del self._unwritten[0]
-
-    def mark_saved(self, step: int) -> None:
-        """Write down that the attempt has had a checkpoint (ledger.py says what for).
-
-        Raises:
-            StorageUnwritableError: It can't be written.
-        """
-        mark_saved(self._storage, self._attempt, step)
 
     def join(self) -> None:
         """Make one file of each `JOINED` of a size. What fails is told in the log and done the next time."""

@@ -67,12 +67,16 @@ class OpenStep:
 class StepBooks:
     """One rank's books of one attempt. `add` and `take` are for the thread that trains.
 
-    Attributes:
-        files: For the thread that writes.
+    Args:
+        rank, world_size: The part of the data that it reads, and of how many.
+        is_kept: Whether they are written: another rank may read the same part.
     """
 
-    def __init__(self, storage: RunStorage, *, attempt: int, rank: int, world_size: int) -> None:
-        self.files = RankFiles(storage, attempt=attempt, rank=rank, world_size=world_size)
+    def __init__(
+        self, storage: RunStorage, *, attempt: int, rank: int, world_size: int, is_kept: bool = True
+    ) -> None:
+        self._files = RankFiles(storage, attempt=attempt, rank=rank, world_size=world_size)
+        self._is_kept = is_kept
         self._steps: list[tuple[OpenStep, _Int64Array, _Int64Array]] = []
 
     def add(self, step: OpenStep) -> None:
@@ -85,12 +89,19 @@ class StepBooks:
     def take(self) -> Callable[[], None]:
         """Close the account: what is returned writes it, on the thread that writes."""
         steps, self._steps = self._steps, []
-        return lambda: self.files.write(
+        if not self._is_kept:
+            return lambda: None
+        return lambda: self._files.write(
             [
                 StepEntry(s.number, s.epoch, s.start, s.stop, s.count, s.loss_sum(), index, number)
                 for s, index, number in steps
             ]
         )
+
+    def join(self) -> None:
+        """Make fewer files of many; on the thread that writes."""
+        if self._is_kept:
+            self._files.join()
 
 
 class _DeferredSum:

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
+from evenload.ray_trainer.training.audit import audit_run
+from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.testing import rank_processes
 from evenload.resume.checkpoint import CheckpointStore
 from evenload.resume.storage import RunStorage
 
 LOOPS = Path(__file__).with_name("training_state_loops.py")
 
-SHARDED = {
-    "fully_shard": "model is a FSDP",
+SPREAD = {
     "fsdp": "model is a FullyShardedDataParallel",
-    "tensor_parallel": "model.0.weight is a DTensor",
     "zero": "optimizer is a ZeroRedundancyOptimizer",
-    "ema": "ema is a FSDP",
-    "nested": "mine.history.0.deep.1.er is a DTensor",
     "in an object": "mine.all is a DTensor",
+    "partial": "mine.sum is a DTensor",
 }
+SHARDED = ("fully_shard", "tensor_parallel", "ema", "nested")
 DIFFERENT = {
     "shapes": "model.2.bias is [4] float32 on rank 0 and [5] float32 on rank 1",
     "dtypes": "model.0.weight is [8, 24] float32 on rank 0 and [8, 24] bfloat16 on rank 1",
@@ -45,17 +45,35 @@ def errors_of(folder: Path, name: str) -> list[dict[str, str]]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sessions of every kind were made, one after the other; none of them may have written a checkpoint."""
     folder = tmp_path_factory.mktemp("made")
-    run_on_two(folder, "refused_when_made", kinds=[*SHARDED, *DIFFERENT])
+    run_on_two(folder, "refused_when_made", kinds=[*SPREAD, *DIFFERENT])
     assert CheckpointStore(RunStorage(folder / "storage", "r"), None).folders() == []
     return folder
 
 
-@pytest.mark.parametrize("kind", SHARDED)
-def test_sharded_state_is_refused_in_a_sentence_when_the_session_is_made(made: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", SPREAD)
+def test_state_that_cant_be_put_together_is_refused_in_a_sentence(made: Path, kind: str) -> None:
     for error in errors_of(made, kind):
         assert error["type"] == "ShardedStateError", error
-        assert SHARDED[kind] in error["text"]
+        assert SPREAD[kind] in error["text"]
         assert "spread over ranks" in error["text"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of each kind that can be kept, a run was trained, interrupted and gone on with."""
+    folder = tmp_path_factory.mktemp("trained")
+    run_on_two(folder, "trained_and_gone_on_with", kinds=SHARDED)
+    return folder
+
+
+@pytest.mark.parametrize("kind", SHARDED)
+def test_sharded_state_is_kept_and_the_books_have_each_sample_once(trained: Path, kind: str) -> None:
+    for error in errors_of(trained, kind):
+        assert error["type"] == "", error["trace"]
+    storage = RunStorage(trained / "storage", kind)
+    report = audit_run(storage, read_run(storage), num_samples=40)
+    assert report.exactly_once, report
+    assert report.notes == ()
 
 
 @pytest.mark.parametrize("kind", DIFFERENT)
@@ -63,12 +81,6 @@ def test_ranks_whose_state_differs_are_refused_with_the_values(made: Path, kind:
     for error in errors_of(made, kind):
         assert error["type"] == "RanksDifferError", error
         assert DIFFERENT[kind] in error["text"]
-
-
-def test_a_model_sharded_after_the_session_was_made_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    run_on_two(tmp_path, "refused_before_the_first_step")
-    for error in errors_of(tmp_path, "resume") + errors_of(tmp_path, "steps"):
-        assert error["type"] == "ShardedStateError", error
 
 
 @pytest.fixture(scope="module")

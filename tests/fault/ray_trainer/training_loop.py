@@ -81,7 +81,7 @@ def train(
                 with log.open("a") as file:
                     print(json.dumps(entry), file=file)
                 session.end_step(batch)
-                session._attempt._writer.wait()  # type: ignore[union-attr]
+                session._attempt._checkpoints.wait()  # type: ignore[union-attr]
                 done += 1
                 if done == die_after and die_rank in (None, rank):
                     import os

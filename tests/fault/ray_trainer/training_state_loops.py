@@ -20,8 +20,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim.swa_utils import AveragedModel
 
 from evenload.ray_trainer.reading.testing import MemoryReader
@@ -42,9 +42,9 @@ class Holder:
         self.state = state
 
 
-def _reader() -> MemoryReader:
+def _reader(**place: int) -> MemoryReader:
     rng = np.random.default_rng(3)
-    return MemoryReader({"x": rng.normal(size=(40, 24)).astype(np.float32)}, global_batch_size=8)
+    return MemoryReader({"x": rng.normal(size=(40, 24)).astype(np.float32)}, global_batch_size=8, **place)
 
 
 def _plain() -> nn.Module:
@@ -59,7 +59,7 @@ def _parts(kind: str) -> tuple[nn.Module, Any, dict[str, Any]]:
     if kind == "fully_shard":
         fully_shard(model, mesh=mesh)
     elif kind == "tensor_parallel":
-        parallelize_module(model, mesh, {"0": ColwiseParallel()})
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     elif kind == "fsdp":
         model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
     elif kind == "ema":
@@ -70,6 +70,9 @@ def _parts(kind: str) -> tuple[nn.Module, Any, dict[str, Any]]:
     elif kind == "in an object":
         sharded = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
         state["mine"] = Holder({"all": {sharded}})
+    elif kind == "partial":
+        unsummed = DTensor.from_local(torch.arange(8.0), mesh, [Partial()])
+        state["mine"] = Holder({"sum": unsummed})
     elif kind == "shapes" and dist.get_rank() == 1:
         model = nn.Sequential(nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 5))
     elif kind == "dtypes" and dist.get_rank() == 1:
@@ -94,15 +97,31 @@ def refused_when_made(*, kinds: list[str], storage: str, logs: str) -> None:
         )
 
 
-def refused_before_the_first_step(*, storage: str, logs: str) -> None:
-    """The model is spread over ranks only after the session was made."""
-    for name, begin in (("resume", Session.resume), ("steps", lambda session: next(session.steps()))):
-        model = _plain()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        session = Session(model, optimizer, None, _reader(), run="r", storage=storage)
-        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-        write_error(logs, functools.partial(begin, session), name=name)
-        session.abandon()
+def trained_and_gone_on_with(*, kinds: list[str], storage: str, logs: str) -> None:
+    """One epoch, interrupted after two steps."""
+    for kind in kinds:
+        write_error(logs, functools.partial(_train_in_two_parts, kind, storage), name=kind)
+
+
+def _train_in_two_parts(kind: str, storage: str) -> None:
+    for has_begun in (False, True):
+        model, optimizer, options = _parts(kind)
+        reader = _reader()
+        if kind == "tensor_parallel":  # both ranks have all layers of each sample
+            mesh = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("dp", "tp"))
+            options["data_parallel"] = mesh["dp"]
+            reader = _reader(rank=0, world_size=1)
+        with Session(model, optimizer, None, reader, run=kind, storage=storage, **options) as session:
+            assert session.resume() == has_begun
+            assert session.step == (2 if has_begun else 0)
+            for batch in session.steps():
+                for part in session.parts(batch, 2):
+                    session.backward(model(part["x"]).square().sum())
+                optimizer.step()
+                optimizer.zero_grad()
+                if session.step == 0 and not has_begun:
+                    session.stop()  # which is agreed on while the next step runs
+                session.end_step(batch)
 
 
 class UnpicklableError(Exception):

@@ -1,7 +1,7 @@
 """A training with a hook, alone or as one of several ranks, that can be killed at any moment.
 
-hooked_loop.py FOLDER writes the samples of each step to FOLDER/seen-RANK.jsonl as the step is done, and in
-the end the parameters to FOLDER/final.pt.
+hooked_loop.py FOLDER [sharded] writes the samples of each step to FOLDER/seen-RANK.jsonl as the step is done,
+and in the end the parameters to FOLDER/final.pt.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from evenload.resume.errors import StoppedError
@@ -26,13 +28,17 @@ NUM_SAMPLES, BATCH, EPOCHS = 96, 4, 3
 STEP_S = 0.03  # so that there is a middle in which it can be killed
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *, is_sharded: bool) -> None:
     is_shared = "RANK" in os.environ
     if is_shared:
         dist.init_process_group("gloo")
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(1, 16), nn.Dropout(0.2), nn.Linear(16, 1))
-    trained: nn.Module = DistributedDataParallel(model) if is_shared else model
+    trained: nn.Module = model
+    if is_sharded:
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    elif is_shared:
+        trained = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)
     samples = torch.arange(float(NUM_SAMPLES))[:, None]
     with CheckpointHook(
@@ -51,8 +57,11 @@ def main(folder: Path) -> None:
                     time.sleep(STEP_S)
                     told = {"step": hook.step, "epoch": epoch, "samples": batch[:, 0].int().tolist()}
                     print(json.dumps(told), file=seen, flush=True)
+        state = model.state_dict()
+        if is_sharded:
+            state = {name: each.full_tensor() for name, each in state.items()}
         if hook.rank == 0:
-            torch.save(model.state_dict(), folder / "final.part")
+            torch.save(state, folder / "final.part")
             (folder / "final.part").rename(folder / "final.pt")
     if is_shared:
         dist.destroy_process_group()
@@ -69,4 +78,4 @@ def _told_when_stopped(path: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), is_sharded="sharded" in sys.argv)

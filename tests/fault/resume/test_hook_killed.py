@@ -19,13 +19,14 @@ import torch
 PROGRAM = Path(__file__).with_name("hooked_loop.py")
 NUM_SAMPLES, EPOCHS = 96, 3
 
+Start = Callable[..., "Ranks"]
 WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 class Ranks:
     """The program as so many processes."""
 
-    def __init__(self, folder: Path, num_ranks: int) -> None:
+    def __init__(self, folder: Path, num_ranks: int, *options: str) -> None:
         folder.mkdir(exist_ok=True)
         self._log_path = folder / "log"
         shared = {"OMP_NUM_THREADS": "1"}
@@ -36,7 +37,7 @@ class Ranks:
         with self._log_path.open("ab") as log:
             self._processes = [
                 subprocess.Popen(
-                    [sys.executable, str(PROGRAM), str(folder)],
+                    [sys.executable, str(PROGRAM), str(folder), *options],
                     stdout=log,
                     stderr=log,
                     env=os.environ | shared | ({"RANK": str(rank)} if num_ranks > 1 else {}),
@@ -73,12 +74,12 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[Path, int], Ranks]]:
+def start() -> Iterator[Start]:
     """Start the program; no process of it is left."""
     started: list[Ranks] = []
 
-    def begin(folder: Path, num_ranks: int) -> Ranks:
-        started.append(Ranks(folder, num_ranks))
+    def begin(folder: Path, num_ranks: int, *options: str) -> Ranks:
+        started.append(Ranks(folder, num_ranks, *options))
         return started[-1]
 
     yield begin
@@ -86,21 +87,20 @@ def start() -> Iterator[Callable[[Path, int], Ranks]]:
         ranks.kill()
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("num_ranks", "options"), [(1, ()), (2, ()), (2, ("sharded",))], ids=["alone", "two", "two, sharded"]
+)
 def test_killed_at_any_moment_it_equals_a_run_that_was_never_killed(
-    num_ranks: int,
-    tmp_path: Path,
-    start: Callable[[Path, int], Ranks],
-    wait_until: WaitUntil,
+    num_ranks: int, options: tuple[str, ...], tmp_path: Path, start: Start, wait_until: WaitUntil
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    start(whole, num_ranks).wait()
+    start(whole, num_ranks, *options).wait()
     expected = {(line["step"], *line["samples"]): line["epoch"] for line in lines(whole)}
     rng = random.Random(num_ranks)
     num_killed = 0
     while not (broken / "final.pt").exists():
         before = len(lines(broken)) if broken.exists() else 0
-        ranks = start(broken, num_ranks)
+        ranks = start(broken, num_ranks, *options)
         more = rng.randint(1, len(expected) // 2)
         wait_until(
             lambda ranks=ranks, before=before, more=more: (  # type: ignore[misc]
@@ -126,7 +126,7 @@ def test_killed_at_any_moment_it_equals_a_run_that_was_never_killed(
 
 
 def test_one_rank_that_is_asked_to_end_stops_all_and_other_numbers_of_ranks_go_on(
-    tmp_path: Path, start: Callable[[Path, int], Ranks], wait_until: WaitUntil
+    tmp_path: Path, start: Start, wait_until: WaitUntil
 ) -> None:
     for num_ranks in (2, 3):
         before = len(lines(tmp_path))

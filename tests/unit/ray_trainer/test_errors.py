@@ -45,7 +45,7 @@ ERRORS = [
     resume.CheckpointWriteError("/x", "full"),
     resume.NoCheckpointLeftError("/x", evidence="it finished", reasons=["a", "b", "c", "d"]),
     ReaderRankError(reader=(0, 1), session=(0, 2)),
-    resume.ShardedStateError("model.0.weight", kind="DTensor", rank=1),
+    resume.ShardedStateError("model.0.weight", kind="DTensor", rank=1, reason="it is elsewhere"),
     resume.RanksDifferError(
         rank=1, differences={"model.w": ("[2] float32", "[3] float32")}, num_differences=7
     ),

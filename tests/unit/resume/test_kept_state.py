@@ -128,7 +128,7 @@ class Mixed:
                     counters.values["num_skipped"],
                 )
                 session.end_step(batch)
-                session._attempt._writer.wait()  # type: ignore[union-attr]
+                session._attempt._checkpoints.wait()  # type: ignore[union-attr]
                 done += 1
                 if done == die_after:
                     session.abandon()

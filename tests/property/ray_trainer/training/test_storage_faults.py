@@ -74,7 +74,7 @@ def train(folder: Path, *, steps: int | None = None) -> int:
                 session.backward(model(batch["x"]).sum())
                 session.end_step(batch)
                 assert session._attempt is not None
-                session._attempt._writer.wait()
+                session._attempt._checkpoints.wait()
                 if number == steps:
                     return begun_at
         session.close()

@@ -88,7 +88,7 @@ def train(folder: Path, clock: Clock, *, step_s: float, patience_s: float, **opt
                 clock.advance(step_s)
                 session.end_step(batch)
                 assert session._attempt is not None
-                session._attempt._writer._idle.wait()
+                session._attempt._checkpoints._writer._idle.wait()
                 yield session.step
 
 

@@ -18,7 +18,6 @@ from torch.nn import functional as F  # noqa: N812 -- as everybody calls it
 from evenload.ray_trainer.errors import CursorMismatchError
 from evenload.ray_trainer.planning.rule import plan_fingerprint
 from evenload.ray_trainer.reading.testing import MemoryReader
-from evenload.ray_trainer.training import running_attempt
 from evenload.ray_trainer.training.audit import audit_run
 from evenload.ray_trainer.training.books.ledger import StepRange, read_parts
 from evenload.ray_trainer.training.errors import ReaderRankError
@@ -27,6 +26,7 @@ from evenload.ray_trainer.training.run_context import NoLink, RunContext, entere
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session
 from evenload.ray_trainer.training.testing import interposed_storage
+from evenload.resume import checkpointing
 from evenload.resume.attempts import AttemptStart, write_start
 from evenload.resume.checkpoint import INDEX_NAME, STATE_NAME, CheckpointStore
 from evenload.resume.errors import (
@@ -93,7 +93,7 @@ class Run:
                 if session.end_step(batch):
                     session.close()
                     return detached_copy(model.state_dict())
-                session._attempt._writer.wait()  # type: ignore[union-attr]
+                session._attempt._checkpoints.wait()  # type: ignore[union-attr]
                 done += 1
                 if done == steps:
                     session.abandon()
@@ -522,15 +522,15 @@ def test_a_session_whose_run_was_taken_over_stops(tmp_path: Path) -> None:
 def test_a_session_whose_run_was_taken_over_stops_soon_though_no_checkpoint_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_attempt, "FenceWatch", functools.partial(FenceWatch, interval_s=0.0))
+    monkeypatch.setattr(checkpointing, "FenceWatch", functools.partial(FenceWatch, interval_s=0.0))
     run = Run(tmp_path, checkpoint_interval_s=3600.0)
 
     def take_over(session: Session) -> None:
         if session.step == 3:
             claim_run(RunStorage(tmp_path, "toy"))
             assert session._attempt is not None
-            assert session._attempt._fence is not None
-            session._attempt._fence._thread.join(timeout=60)
+            assert session._attempt._checkpoints._fence is not None
+            session._attempt._checkpoints._fence._thread.join(timeout=60)
 
     with pytest.raises(RunTakenOverError, match=r"attempt 2 began after our attempt 1, on .*, process \d+"):
         run.train(at_step=take_over)

@@ -94,7 +94,7 @@ class Run:
                     if session.end_step(batch):
                         session.close()
                         return STOPS
-                    session._attempt._writer.wait()  # type: ignore[union-attr]
+                    session._attempt._checkpoints.wait()  # type: ignore[union-attr]
                     if session.step == die_after:
                         raise ArithmeticError("killed")
             session.close()
