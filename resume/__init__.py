@@ -10,7 +10,7 @@
     kept_state.py           what is in them                     (state_copy.py)
     fence.py                who may go on with a run
        |
-    sharded_files.py        what is sharded, as files
+    sharded_files.py        what is sharded, as files           (shard_index.py: which and where)
        |
     checkpoint.py           what a checkpoint is, and when it counts
     agreement.py            how ranks decide together           (peers.py)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -41,10 +41,10 @@ from evenload.resume.errors import (
     NoCheckpointLeftError,
     StorageUnreadableError,
 )
-from evenload.resume.fence import AttemptClaim, DriverClaim, claim_attempt, claim_run
+from evenload.resume.fence import AttemptClaim, DriverClaim, claim_attempt, claim_run, require_newest
 from evenload.resume.kept_state import SavedState
 from evenload.resume.peers import Peers
-from evenload.resume.sharded_files import SHARD_INDEX_NAME, ShardIndex, read_shards
+from evenload.resume.shard_index import SHARD_INDEX_NAME, PiecewiseTensor, ShardIndex
 from evenload.resume.storage import RunStorage
 
 __all__ = [
@@ -55,6 +55,9 @@ __all__ = [
     "find_beginning",
     "write_beginning",
 ]
+
+
+_READ_BY_EACH: Final = (STATE_NAME, SHARD_INDEX_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ class _State:
     """A checkpoint's state, as this rank has read it: all but the pieces of what is sharded."""
 
     parts: dict[str, Any] = field(default_factory=dict)
-    shards: ShardIndex | None = None
+    shards: Mapping[str, PiecewiseTensor] = field(default_factory=dict)
     trouble: str = ""
 
     def load(self, store: CheckpointStore, checkpoint: Checkpoint) -> None:
@@ -139,17 +142,17 @@ class _State:
         InvalidCheckpointError: It is not what its index lists.
         StorageUnreadableError: The storage does not say.
         """
+        self.parts, self.shards, self.trouble = {}, {}, ""
         with store.open_file(checkpoint, STATE_NAME) as path:
             try:
                 # Not mapped: what the optimizer keeps of it would die with the file when that is deleted.
                 self.parts = torch.load(path, map_location="cpu", weights_only=True)
             except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
                 self.trouble = f"its {STATE_NAME} can't be loaded: {str(error).splitlines()[0]}"
-        self.shards = None
         if SHARD_INDEX_NAME in checkpoint.index.files:
             with store.open_file(checkpoint, SHARD_INDEX_NAME) as path:
                 try:
-                    self.shards = ShardIndex.from_json(path.read_bytes(), checkpoint.index.files)
+                    self.shards = ShardIndex.from_json(path.read_bytes(), checkpoint.index.files).tensors
                 except ValueError as error:
                     self.trouble = f"its {SHARD_INDEX_NAME} is not one of evenload's: {error}"
 
@@ -171,10 +174,19 @@ def find_beginning(place: BeginningPlace) -> tuple[Beginning, SavedState | None]
     state = _State()
     # On any rank: torchrun counts on each machine by itself, and only where a worker failed.
     is_restart = any(place.peers.gather(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("0", "")))
-    beginning = place.peers.from_rank_zero(lambda: _find(place, state, is_restart=is_restart))
-    checkpoint = beginning.checkpoint
-    if checkpoint is None:
-        return beginning, None
+    # The claim comes first: from here on no older attempt deletes what is found.
+    claim = place.peers.from_rank_zero(lambda: _claim(place))
+    damaged: dict[str, str] = {}
+    while True:
+        beginning = place.peers.from_rank_zero(
+            lambda: _find(place, claim, state, damaged, is_restart=is_restart)
+        )
+        checkpoint = beginning.checkpoint
+        if checkpoint is None:
+            return beginning, None
+        if not (reason := _damage(place, checkpoint)):
+            break
+        damaged[checkpoint.folder] = reason
     place.store.require_identity(checkpoint, place.identity)
     if place.peers.rank:
         try:
@@ -187,9 +199,8 @@ def find_beginning(place: BeginningPlace) -> tuple[Beginning, SavedState | None]
     for rank, (host, trouble) in enumerate(place.peers.gather((socket.gethostname(), state.trouble))):
         if trouble:
             raise CheckpointUnreadableError(folder, rank=rank, host=host, reason=trouble)
-    shards = state.shards or ShardIndex(tensors={})
     return beginning, SavedState(
-        folder, state.parts, partial(read_shards, place.store, checkpoint, shards, peers=place.peers)
+        folder, state.parts, state.shards, partial(_read_shards, place, checkpoint, state.shards)
     )
 
 
@@ -254,9 +265,15 @@ def write_beginning(
     return place.peers.from_rank_zero(write)
 
 
-def _find(place: BeginningPlace, state: _State, *, is_restart: bool) -> Beginning:
-    """On rank 0. The claim comes first: from here on no older attempt deletes what is found."""
-    claim = _claim(place)
+def _find(
+    place: BeginningPlace,
+    claim: AttemptClaim,
+    state: _State,
+    damaged: Mapping[str, str],
+    *,
+    is_restart: bool,
+) -> Beginning:
+    """On rank 0: the newest checkpoint but for those that are known to be damaged, by folder."""
     storage, store = place.storage, place.store
     starts, _ = read_starts(storage)
     since = began_anew_at(starts)
@@ -267,11 +284,15 @@ def _find(place: BeginningPlace, state: _State, *, is_restart: bool) -> Beginnin
         return _anew(place, claim)
 
     def verify(checkpoint: Checkpoint) -> None:
-        store.verify(checkpoint, besides=(STATE_NAME, SHARD_INDEX_NAME))
+        if checkpoint.folder in damaged:
+            raise InvalidCheckpointError(store.place(checkpoint.folder), damaged[checkpoint.folder])
+        store.verify_sizes(checkpoint, besides=_READ_BY_EACH)
         state.load(store, checkpoint)
 
     search = store.newest_valid(since=since, verify=verify)
     if search.checkpoint is None and (evidence := _evidence(place, starts, since)):
+        # Who has taken the run over since deletes old checkpoints, those that were listed here among them.
+        require_newest(storage, claim)
         reasons = [f"{rejected.folder}: {rejected.reason}" for rejected in search.rejected]
         raise NoCheckpointLeftError(storage.place(), evidence=evidence, reasons=reasons)
     passed_over = frozenset(rejected.folder for rejected in search.rejected)
@@ -279,6 +300,42 @@ def _find(place: BeginningPlace, state: _State, *, is_restart: bool) -> Beginnin
     if is_done and place.begin_anew:
         notes = ("torchrun has started the workers again: the run goes on, begin_anew or not", *notes)
     return Beginning(claim, search.checkpoint, since=since, passed_over=passed_over, notes=notes)
+
+
+def _damage(place: BeginningPlace, checkpoint: Checkpoint) -> str:
+    """What is wrong with the files of shards, of which each rank reads some; empty: nothing. All ranks.
+
+    Raises:
+        CheckpointUnreadableError: A rank can't read what it has to.
+    """
+    peers, store = place.peers, place.store
+    names = sorted(checkpoint.index.files.keys() - set(_READ_BY_EACH))
+    damage = trouble = ""
+    for name in names[peers.rank :: peers.world_size]:
+        try:
+            store.verify_file(checkpoint, name)
+        except InvalidCheckpointError as error:
+            damage = damage or error.reason
+        except StorageUnreadableError as error:
+            trouble = trouble or error.reason
+    told = peers.gather((damage, trouble, socket.gethostname()))
+    for rank, (_, trouble, host) in enumerate(told):
+        if trouble:
+            folder = store.place(checkpoint.folder)
+            raise CheckpointUnreadableError(folder, rank=rank, host=host, reason=trouble)
+    return next((damage for damage, _, _ in told if damage), "")
+
+
+def _read_shards(
+    place: BeginningPlace,
+    checkpoint: Checkpoint,
+    shards: Mapping[str, PiecewiseTensor],
+    targets: Mapping[str, torch.Tensor],
+) -> None:
+    # Here, as torch's part of it takes a second to import, and most runs have nothing sharded.
+    from evenload.resume.sharded_files import read_shards
+
+    read_shards(place.store, checkpoint, shards, targets, place.peers)
 
 
 def _claim(place: BeginningPlace) -> AttemptClaim:

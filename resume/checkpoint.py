@@ -197,15 +197,7 @@ class CheckpointStore:
             StorageUnreadableError: The storage does not say.
         """
 
-        def verify(checkpoint: Checkpoint) -> None:
-            for name, listed in checkpoint.index.files.items():
-                size_bytes = self._storage.size_of(f"{checkpoint.folder}/{name}")
-                if size_bytes != listed.size_bytes:
-                    found = "is missing" if size_bytes is None else f"has {size_bytes} bytes"
-                    reason = f"its file {name} {found}, listed are {listed.size_bytes}"
-                    raise InvalidCheckpointError(self._storage.place(checkpoint.folder), reason)
-
-        return self.newest_valid(since=since, verify=verify).checkpoint
+        return self.newest_valid(since=since, verify=self.verify_sizes).checkpoint
 
     def has_finished_any(self, *, since: int = 0) -> bool:
         """Whether any checkpoint was ever finished, of what is still there; damaged ones count."""
@@ -215,24 +207,42 @@ class CheckpointStore:
             if folder.attempt >= since
         )
 
-    def verify(self, checkpoint: Checkpoint, *, besides: Collection[str] = ()) -> None:
+    def verify(self, checkpoint: Checkpoint) -> None:
         """Read all of a checkpoint, once, a piece at a time, and compare it with its index.
-
-        Args:
-            besides: Files that the caller reads and compares itself.
 
         Raises:
             InvalidCheckpointError: It does not count, and why.
             StorageUnreadableError: The storage does not say.
         """
         for name in checkpoint.index.files:
+            self.verify_file(checkpoint, name)
+
+    def verify_file(self, checkpoint: Checkpoint, name: str) -> None:
+        """The same of one file."""
+        try:
+            found = self._storage.checksum(f"{checkpoint.folder}/{name}")
+        except FileNotFoundError as error:
+            raise self._missing(checkpoint, name) from error
+        self._require_listed(checkpoint, name, found)
+
+    def verify_sizes(self, checkpoint: Checkpoint, *, besides: Collection[str] = ()) -> None:
+        """Compare a checkpoint's files with its index by their sizes alone.
+
+        Args:
+            besides: Files that the caller reads itself.
+
+        Raises:
+            InvalidCheckpointError: It does not count, and why.
+            StorageUnreadableError: The storage does not say.
+        """
+        for name, listed in checkpoint.index.files.items():
             if name in besides:
                 continue
-            try:
-                found = self._storage.checksum(f"{checkpoint.folder}/{name}")
-            except FileNotFoundError as error:
-                raise self._missing(checkpoint, name) from error
-            self._require_listed(checkpoint, name, found)
+            size_bytes = self.size_of(checkpoint.folder, name)
+            if size_bytes != listed.size_bytes:
+                found = "is missing" if size_bytes is None else f"has {size_bytes} bytes"
+                reason = f"its file {name} {found}, listed are {listed.size_bytes}"
+                raise InvalidCheckpointError(self._storage.place(checkpoint.folder), reason)
 
     def read_index(self, folder: str) -> CheckpointIndex:
         """The index alone, without looking at the files.
@@ -296,6 +306,14 @@ class CheckpointStore:
             return self._storage.read_range(f"{checkpoint.folder}/{name}", start, size_bytes)
         except FileNotFoundError as error:
             raise self._missing(checkpoint, name) from error
+
+    def size_of(self, folder: str, name: str) -> int | None:
+        """Bytes of a file of a checkpoint, whether or not that counts; None: there is none.
+
+        Raises:
+            StorageUnreadableError: The storage does not say.
+        """
+        return self._storage.size_of(f"{folder}/{name}")
 
     def _missing(self, checkpoint: Checkpoint, name: str) -> InvalidCheckpointError:
         return InvalidCheckpointError(

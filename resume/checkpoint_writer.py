@@ -38,7 +38,6 @@ from evenload.resume.attempts import mark_saved
 from evenload.resume.checkpoint import STATE_NAME, Checkpoint, CheckpointIndex, CheckpointStore
 from evenload.resume.errors import CheckpointWriteError, RunTakenOverError
 from evenload.resume.peers import Peers
-from evenload.resume.sharded_files import write_shards
 from evenload.resume.state_copy import StateCopy
 from evenload.resume.storage import FileRecord, HashingWriter, RunStorage
 
@@ -214,10 +213,16 @@ class CheckpointWriter:
         # A barrier: were the index written before the last rank's books, a rank killed in between would leave
         # a checkpoint that counts, with steps that nobody wrote down, and the audit would miss samples.
         error = job.state if isinstance(job.state, Exception) else None
-        told = self._peers.gather_in_background((reason, error))
-        reason = next((each for each, _ in told if each), "")
-        error = next((each for _, each in told if each), None)
-        if not reason and isinstance(job.state, StateCopy) and job.state.shards:
+        shards = [] if isinstance(job.state, Exception) else job.state.shard_facts
+        told = self._peers.gather_in_background((reason, error, shards))
+        reason = next((each for each, _, _ in told if each), "")
+        error = next((each for _, each, _ in told if each), None)
+        if not reason and any(each != shards for _, _, each in told):
+            reason = "ranks have other sharded tensors than each other, so they can't be put together"
+        if not reason and isinstance(job.state, StateCopy) and shards:
+            # Here, as torch's part of it takes a second to import, and most runs have nothing sharded.
+            from evenload.resume.sharded_files import write_shards
+
             try:
                 files |= write_shards(self._store, job.folder, job.state.shards, self._peers)
             except OSError as caught:  # on all ranks

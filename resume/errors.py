@@ -181,8 +181,9 @@ class CheckpointUnreadableError(RunError):
     """
 
     def __init__(self, place: str, *, rank: int, host: str, reason: str) -> None:
+        others = ", which rank 0 can" if rank else ""
         super().__init__(
-            f"rank {rank} on {host} can't read checkpoint {place}, which rank 0 can: {reason}. With workers "
+            f"rank {rank} on {host} can't read checkpoint {place}{others}: {reason}. With workers "
             "on several machines, --storage has to be a folder or URI that all of them share."
         )
         self.place = place

@@ -138,6 +138,7 @@ class CheckpointHook:
             )
         self.rank, self.world_size = self._peers.rank, self._peers.world_size
         try:
+            self._kept.require_data_parallel(data_parallel)
             self._data_rank = self._peers.data_rank(data_parallel)
             self._begin(name, begin_anew=begin_anew, interval_s=checkpoint_interval_s, keep=keep_checkpoints)
         except BaseException:
@@ -163,7 +164,7 @@ class CheckpointHook:
         if beginning.checkpoint is not None and saved is not None:
             index = beginning.checkpoint.index
             self._loader_state = saved.whole.pop(_LOADER, None)
-            self._kept.load(saved)
+            self._kept.load(saved, self._peers)
             self._step, self._epoch, self._position = index.step, index.epoch, index.position
             if index.world_size == self.world_size:  # sums depend on it in their last bits
                 torch.set_num_threads(index.torch_threads)
@@ -419,14 +420,13 @@ class CheckpointHook:
         raise StoppedError(self._storage.place(), step=self._step, saved_step=self._saved_step)
 
     def _take(self) -> None:
-        of_loader = None if self._data is None or self.rank else self._data.state()
         position = self._position if self._data is None else self._data.position()
         self._checkpoints.take(
             position,
             step=self._step,
             epoch=self._epoch,
             samples_consumed=position.get("samples", 0),
-            more={} if of_loader is None else {_LOADER: of_loader},
+            more={_LOADER: self._data.state} if self._data is not None and self._data.has_state else {},
         )
         self._taken = (self._step, self._epoch)
 

@@ -34,9 +34,11 @@ class HookData(ABC):
         num_batches: Of this epoch, that this rank's loop is done with.
         num_samples: Of this epoch, that all ranks are done with; 0 where nobody knows.
         can_give_again: Whether it can give a batch again that was handed out and not done.
+        has_state: Whether it needs what `state` gives to begin in the middle of an epoch.
     """
 
     can_give_again: ClassVar[bool] = True
+    has_state: ClassVar[bool] = False
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -65,7 +67,7 @@ class HookData(ABC):
         self.num_batches += 1
 
     def state(self) -> Any:
-        """What it needs besides to begin there again; None: nothing."""
+        """What it needs besides to begin there again, if it `has_state`."""
         return None
 
 
@@ -90,6 +92,7 @@ class _Sampled(HookData):
 
 class _Stateful(HookData):
     can_give_again = False
+    has_state = True
 
     def facts(self) -> dict[str, Any]:
         return {"loader": "stateful"}

@@ -44,17 +44,18 @@ from torch.nn.parameter import is_lazy
 from evenload.resume.errors import (
     CheckpointMismatchError,
     RanksDifferError,
+    RunError,
     ShardedStateError,
     StateUnavailableError,
 )
 from evenload.resume.peers import Peers
+from evenload.resume.shard_index import PiecewiseTensor, dtype_name
 from evenload.resume.state_copy import StateCopy, copy_state, is_sharded, unwrap
 
 __all__ = ["KeptState", "SavedState"]
 
 _RESERVED: Final = ("model", "optimizer", "scheduler", "reader", "loader")
-_PARAMETERS: Final = "parameters of optimizers"  # no name that a part can have, nor is the next
-_SHARDS: Final = "sharded tensors"
+_PARAMETERS: Final = "parameters of optimizers"  # no name that a part can have
 _LAZY: Final = "not initialised"
 _SHARDED: Final = ", sharded"
 _NUM_NAMED_MAX: Final = 5  # differences in a sentence
@@ -80,11 +81,13 @@ class SavedState:
     Attributes:
         place: The checkpoint's folder, for errors.
         whole: All parts' state by name, with None where a sharded tensor was.
+        shards: The sharded tensors, by where they are in the state.
         read_shards: Fills tensors, by where they are in the state; all ranks together.
     """
 
     place: str
     whole: dict[str, Any]
+    shards: Mapping[str, PiecewiseTensor]
     read_shards: Callable[[Mapping[str, torch.Tensor]], None]
 
 
@@ -139,6 +142,7 @@ class KeptState:
             for name, part in self._parts.items():
                 with _errors_that_travel(name, rank=peers.rank):
                     facts |= _facts_of(name, part, rank=peers.rank)
+            self._refuse_strangers(peers.rank)
         except (ShardedStateError, StateUnavailableError, TypeError) as caught:  # raised below, on every rank
             error = caught
         digest = xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True).encode())
@@ -152,11 +156,51 @@ class KeptState:
         if len({each for each, _ in told}) > 1:
             raise _ranks_differ(peers.gather(facts))
 
-    def copy(self, more: Mapping[str, Any] | None = None, *, rank: int = 0) -> StateCopy:
+    def _refuse_strangers(self, rank: int) -> None:
+        """An optimizer that was made before its model was sharded, which replaces the model's parameters."""
+        modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
+        own = {id(parameter) for module in modules for parameter in module.parameters()}
+        if not any(is_sharded(parameter) for module in modules for parameter in module.parameters()):
+            return
+        for name, part in self._parts.items():
+            if isinstance(part, torch.optim.Optimizer) and not any(
+                id(parameter) in own for group in part.param_groups for parameter in group["params"]
+            ):
+                reason = (
+                    "it holds none of the model's parameters, as it was made before the model was sharded"
+                )
+                raise ShardedStateError(name, kind=type(part).__name__, rank=rank, reason=reason)
+
+    @property
+    def _shares_layers(self) -> bool:
+        """Ranks have parts of a model's layers, and nothing that would have them share gradients besides."""
+        modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
+        return any(
+            any(is_sharded(parameter) for parameter in module.parameters())
+            and not any(hasattr(each, "set_requires_gradient_sync") for each in module.modules())
+            for module in modules
+        )
+
+    def require_data_parallel(self, data_parallel: object) -> None:
+        """Refuse that ranks which share layers are given different samples.
+
+        Args:
+            data_parallel: The axis along which they have different ones; None: nobody has said.
+
+        Raises:
+            ValueError: As above.
+        """
+        if data_parallel is None and self._shares_layers:
+            raise ValueError(
+                "ranks share the model's layers, so they have to have the same samples: say along which axis "
+                "of the mesh they have different ones (data_parallel=mesh['dp'], of size 1 if all share)"
+            )
+
+    def copy(self, more: Mapping[str, Callable[[], Any]] | None = None, *, rank: int = 0) -> StateCopy:
         """What a rank has to write of all parts' state, as it is now; later steps don't change it.
 
         Args:
-            more: What else is to be kept, by name: states, not parts that have one. Never sharded.
+            more: What else is to be kept of rank 0's, by name: gives states that are never sharded.
             rank: Whose: rank 0's copy holds all but the others' parts of what is sharded.
 
         Raises:
@@ -167,36 +211,70 @@ class KeptState:
         if rank and not self._is_sharded:
             return StateCopy(None, {})
         states: dict[str, Any] = {}
-        for name, state in [*self._parts.items(), *(more or {}).items()]:
+        asked = {name: part.state_dict for name, part in self._parts.items()}
+        for name, ask in [*asked.items(), *({} if rank or more is None else more).items()]:
             with _errors_that_travel(name, rank=rank):
-                states[name] = state.state_dict() if name in self._parts else state
+                states[name] = ask()
                 for found in _tensors(name, states[name]):
                     _refuse_spread(found, rank=rank)
-                    if is_sharded(found.tensor) and not self._is_sharded:
+                    if is_sharded(found.tensor) and not (self._is_sharded and name in asked):
                         reason = "it has become so since the run began"
                         raise ShardedStateError(found.path, kind="DTensor", rank=rank, reason=reason)
+                if isinstance(part := self._parts.get(name), torch.optim.Optimizer):
+                    _refuse_own_parts(name, part, states[name], rank=rank)
         with _errors_that_travel(", ".join(states), rank=rank):
             copied = copy_state(states, is_whole=rank == 0)
-        if copied.whole is not None:
-            copied.whole[_PARAMETERS] = {
-                name: _parameter_facts(name, part)
-                for name, part in self._parts.items()
-                if isinstance(part, torch.optim.Optimizer)
-            }
-            copied.whole[_SHARDS] = {path: (each.shape, each.dtype) for path, each in copied.shards.items()}
+            if copied.whole is not None:
+                copied.whole[_PARAMETERS] = {
+                    name: _parameter_facts(name, part)
+                    for name, part in self._parts.items()
+                    if isinstance(part, torch.optim.Optimizer)
+                }
         return copied
 
-    def load(self, saved: SavedState) -> None:
+    def load(self, saved: SavedState, peers: Peers) -> None:
         """Load each part from a checkpoint's state; all ranks together.
 
         Raises:
             CheckpointMismatchError: It has other parts, or a part of other names, shapes or dtypes.
             CheckpointUnreadableError: Some rank can't read what is sharded.
+            StateUnavailableError: A state_dict() failed, or there is no memory for what is sharded.
         """
         whole = dict(saved.whole)
-        parameters = whole.pop(_PARAMETERS, {})  # none in a checkpoint of an earlier version, as the next
-        shards: dict[str, tuple[torch.Size, torch.dtype]] = whole.pop(_SHARDS, {})
-        names = [*self._parts, *(name for name in whole if name not in self._parts)]
+        parameters = whole.pop(_PARAMETERS, {})  # none in a checkpoint of an earlier version
+        targets: dict[str, torch.Tensor] = {}
+        error: Exception | None = None
+        try:
+            with _errors_that_travel("what is loaded", rank=peers.rank):
+                self._require_same(saved, whole, parameters)
+                likenesses = {name: _likeness(name, part) for name, part in self._parts.items()}
+                mesh = self._any_mesh()
+                for path, shard in saved.shards.items():
+                    targets[path] = _room(likenesses[path.partition(".")[0]](path), shard, mesh)
+        except (RunError, TypeError) as caught:  # raised below, on every rank: the others would wait to read
+            error = caught
+        for trouble in [error, *peers.gather(error)]:
+            if trouble is not None:
+                raise trouble
+        if targets:
+            saved.read_shards(targets)
+        for name, part in self._parts.items():
+            state = _filled(name, whole[name], targets, likenesses[name])
+            settings = set(getattr(part, "defaults", {}))  # before: loading has torch add some of its own
+            try:
+                part.load_state_dict(state)
+            except (RuntimeError, ValueError, LookupError) as caught:  # what torch says of another model
+                now = " ".join(str(caught).split())[:300]
+                raise CheckpointMismatchError(saved.place, {name: ("as saved", now)}) from caught
+            if not isinstance(part, nn.Module) and (changed := _changed(name, state, part, settings)):
+                raise CheckpointMismatchError(saved.place, changed)
+
+    def _require_same(
+        self, saved: SavedState, whole: Mapping[str, Any], parameters: Mapping[str, Any]
+    ) -> None:
+        """That it has these parts, and each as it is; raises CheckpointMismatchError."""
+        theirs = [*whole, *(path.partition(".")[0] for path in saved.shards)]
+        names = dict.fromkeys([*self._parts, *theirs])
         differences: dict[str, tuple[object, object]] = {
             name: ("one" if name in whole else "none", "one" if name in self._parts else "none")
             for name in names
@@ -204,32 +282,19 @@ class KeptState:
         }
         for name, part in self._parts.items():
             if isinstance(part, nn.Module) and name in whole:
-                theirs = _tensor_facts(name, whole[name]) | {
-                    path: _fact(*shard) for path, shard in shards.items() if path.startswith(f"{name}.")
-                }
-                differences |= _fact_differences(name, theirs, _tensor_facts(name, part.state_dict()))
+                shards = {p: s.fact for p, s in saved.shards.items() if p.startswith(f"{name}.")}
+                facts = _tensor_facts(name, whole[name]) | shards
+                differences |= _fact_differences(name, facts, _tensor_facts(name, part.state_dict()))
             elif name in parameters and isinstance(part, torch.optim.Optimizer):
                 differences |= _fact_differences(name, parameters[name], _parameter_facts(name, part))
         if differences:
             raise CheckpointMismatchError(saved.place, differences)
-        likenesses = {name: _likeness(name, part) for name, part in self._parts.items()}
-        targets: dict[str, torch.Tensor] = {}
-        for path, (shape, dtype) in shards.items():
-            like = likenesses[path.partition(".")[0]](path)
-            if like is None:
-                raise CheckpointMismatchError(saved.place, {path: (_fact(shape, dtype), "not there")})
-            targets[path] = _room(like, shape, dtype)
-        if targets:
-            saved.read_shards(targets)
-        for name, part in self._parts.items():
-            state = _filled(name, whole[name], targets, likenesses[name])
-            try:
-                part.load_state_dict(state)
-            except (RuntimeError, ValueError, LookupError) as error:  # what torch says of another model
-                now = " ".join(str(error).split())[:300]
-                raise CheckpointMismatchError(saved.place, {name: ("as saved", now)}) from error
-            if not isinstance(part, nn.Module) and (changed := _changed(name, state, part)):
-                raise CheckpointMismatchError(saved.place, changed)
+
+    def _any_mesh(self) -> Any:
+        """Of a sharded parameter; None: there is none."""
+        modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
+        sharded = [each for module in modules for each in module.parameters() if is_sharded(each)]
+        return sharded[0].device_mesh if sharded else None
 
 
 def _facts_of(name: str, part: Any, *, rank: int) -> dict[str, str]:
@@ -257,7 +322,7 @@ def _errors_that_travel(name: str, *, rank: int) -> Iterator[None]:
     """
     try:
         yield
-    except ShardedStateError:
+    except RunError:
         raise
     except TypeError as error:
         raise TypeError(str(error)) from error  # without what else it holds
@@ -373,14 +438,24 @@ def _refuse_spread(found: _Found, *, rank: int) -> None:
         _refuse_spread(_Found(f"{path}.{name}", getattr(tensor, name), is_inside=True), rank=rank)
 
 
+def _refuse_own_parts(
+    name: str, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, rank: int
+) -> None:
+    """What an optimizer keeps of a rank's part of a parameter, and doesn't say so: rank 0's would be kept."""
+    like = _likeness(name, optimizer)
+    for found in _tensors(name, state):
+        parameter = like(found.path)
+        if not is_sharded(parameter) or is_sharded(found.tensor) or not found.tensor.ndim:
+            continue
+        if found.tensor.shape == parameter.to_local().shape != parameter.shape:
+            reason = "it is one rank's part, and doesn't say of what"
+            raise ShardedStateError(found.path, kind="Tensor", rank=rank, reason=reason)
+
+
 def _shape_and_dtype(tensor: torch.Tensor) -> str:
     if is_lazy(tensor):
-        return f"{_LAZY} {str(tensor.dtype).removeprefix('torch.')}"
-    return _fact(tensor.shape, tensor.dtype)
-
-
-def _fact(shape: torch.Size, dtype: torch.dtype) -> str:
-    return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
+        return f"{_LAZY} {dtype_name(tensor.dtype)}"
+    return f"{list(tensor.shape)} {dtype_name(tensor.dtype)}"
 
 
 def _tensor_facts(name: str, state: Any) -> dict[str, str]:
@@ -404,15 +479,32 @@ def _likeness(name: str, part: Any) -> _Likeness:
     return of_parameter
 
 
-def _room(like: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor to be filled, where one like it is."""
-    if like.shape == shape:
+def _room(like: torch.Tensor | None, shard: PiecewiseTensor, mesh: Any) -> torch.Tensor:
+    """A tensor to be filled.
+
+    Args:
+        like: What is in its place, or its parameter; None: nothing yet (a part whose state grows).
+        mesh: Over which it is spread if nothing else says so; None: over none.
+    """
+    shape, dtype = torch.Size(shard.shape), shard.torch_dtype
+    if like is not None and like.shape == shape:
         return torch.empty_like(like, dtype=dtype)
     if is_sharded(like):  # of another shape than its parameter: nothing says how to share it
-        from torch.distributed import tensor as sharded
+        return _spread_empty(shape, dtype, like.device_mesh, ())
+    if like is None and mesh is not None:
+        return _spread_empty(shape, dtype, mesh, shard.shard_dims)
+    return torch.empty(shape, dtype=dtype, device="cpu" if like is None else like.device)
 
-        return sharded.empty(shape, dtype=dtype, device_mesh=like.device_mesh)
-    return torch.empty(shape, dtype=dtype, device=like.device)
+
+def _spread_empty(
+    shape: torch.Size, dtype: torch.dtype, mesh: Any, shard_dims: tuple[int | None, ...]
+) -> torch.Tensor:
+    """A sharded tensor: divided along these dimensions where the mesh has as many, else whole everywhere."""
+    from torch.distributed import tensor as sharded
+
+    dims = shard_dims if len(shard_dims) == mesh.ndim else (None,) * mesh.ndim
+    placements = [sharded.Replicate() if dim is None else sharded.Shard(dim) for dim in dims]
+    return sharded.empty(shape, dtype=dtype, device_mesh=mesh, placements=placements)
 
 
 def _filled(path: str, state: Any, targets: Mapping[str, torch.Tensor], like: _Likeness) -> Any:
@@ -426,14 +518,16 @@ def _filled(path: str, state: Any, targets: Mapping[str, torch.Tensor], like: _L
         return type(state)(
             _filled(f"{path}.{number}", item, targets, like) for number, item in enumerate(state)
         )
-    if path in targets:
+    if state is None and path in targets:
         return targets[path]
-    now = like(path) if isinstance(state, torch.Tensor) else None
-    if is_sharded(now) and now.shape == state.shape:
+    now = like(path) if isinstance(state, torch.Tensor) and state.ndim else None
+    if is_sharded(now):
         from torch.distributed import tensor as sharded
 
+        is_alike = now.shape == state.shape
+        placements = now.placements if is_alike else [sharded.Replicate()] * now.device_mesh.ndim
         # Every rank has all of it, so nothing has to be sent.
-        return sharded.distribute_tensor(state, now.device_mesh, now.placements, src_data_rank=None)
+        return sharded.distribute_tensor(state, now.device_mesh, placements, src_data_rank=None)
     return state
 
 
@@ -446,21 +540,25 @@ def _parameter_facts(name: str, optimizer: torch.optim.Optimizer) -> dict[str, s
     }
 
 
-def _changed(name: str, saved: Any, part: Any) -> dict[str, tuple[object, object]]:
+def _changed(name: str, saved: Any, part: Any, settings: set[str]) -> dict[str, tuple[object, object]]:
     """How a part that was loaded differs from what was saved, in what both name."""
     if isinstance(part, torch.optim.Optimizer):
-        return _missing_settings(name, part)  # torch converts its tensors to the parameters' dtype, by design
+        return _missing_settings(
+            name, part, settings
+        )  # torch converts its tensors to the parameters' dtype, by design
     theirs, ours = _tensor_facts(name, saved), _tensor_facts(name, part.state_dict())
     odd = [path for path in theirs if path in ours and theirs[path] != ours[path]]
     return {path: (theirs[path], ours[path]) for path in odd[:_NUM_NAMED_MAX]}
 
 
-def _missing_settings(name: str, optimizer: torch.optim.Optimizer) -> dict[str, tuple[object, object]]:
+def _missing_settings(
+    name: str, optimizer: torch.optim.Optimizer, settings: set[str]
+) -> dict[str, tuple[object, object]]:
     """Torch takes over the settings of another kind of optimizer, and would fail in the first step."""
     for number, group in enumerate(optimizer.param_groups):
-        if not optimizer.defaults.keys() <= group.keys():
+        if not settings <= group.keys():
             has = ", ".join(sorted(group.keys() - {"params"}))
-            return {f"{name}.param_groups.{number}": (has, ", ".join(sorted(optimizer.defaults)))}
+            return {f"{name}.param_groups.{number}": (has, ", ".join(sorted(settings)))}
     return {}
 
 

@@ -1,33 +1,26 @@
 """Sharded tensors in a checkpoint: every rank writes its part, and reads the part that it has later.
 
-Who writes and who reads what is planned by torch.distributed.checkpoint, for any mesh and number of ranks.
-The files are ours: torch's own say where each part lies in a pickle, which runs whatever is in it when it is
-read.
-
-    shards-00003.bin    what rank 3 has written: the bytes of one piece after the other
-    shards.json         of which pieces each tensor is made, and where they lie (`ShardIndex`)
-
-Both are listed in the checkpoint's index as its other files are, so it is valid with all of them or not at
-all.
+Who writes and who reads what is planned by torch.distributed.checkpoint, for any mesh and number of ranks;
+the files are ours (shard_index.py).
 
 Invariants, checked in tests/unit/resume/test_sharded_files.py and tests/fault/resume/test_sharded_state.py:
-1. What is read is what was written, into any mesh. A piece that is not is refused, and so is one that lies
-   outside of its file or of its tensor, and a tensor that its pieces don't fill.
+1. What is read is what was written, into any mesh; a piece that is not is refused.
 2. Where one rank fails, all ranks have an error.
+
+Imported only where something is sharded: torch's part takes a second.
 
 Read next: checkpoint_writer.py and beginning.py, which call this.
 """
 
 from __future__ import annotations
 
-import math
+import socket
 import warnings
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
@@ -44,73 +37,12 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from evenload.resume.checkpoint import Checkpoint, CheckpointStore
-from evenload.resume.errors import CheckpointUnreadableError, InvalidCheckpointError
+from evenload.resume.errors import CheckpointUnreadableError, InvalidCheckpointError, RunError
 from evenload.resume.peers import Peers
+from evenload.resume.shard_index import SHARD_INDEX_NAME, Piece, PiecewiseTensor, ShardIndex, dtype_name
 from evenload.resume.storage import FileRecord, HashingWriter, checksum_of
 
-__all__ = ["SHARD_INDEX_NAME", "ShardIndex", "read_shards", "write_shards"]
-
-SHARD_INDEX_NAME: Final = "shards.json"
-
-_DTYPES: Final = {
-    str(each).removeprefix("torch."): each for each in vars(torch).values() if isinstance(each, torch.dtype)
-}
-
-
-class Piece(BaseModel):
-    """A box of a tensor, in the bytes of one file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    offsets: tuple[NonNegativeInt, ...] = Field(description="Where it begins in the tensor.")
-    sizes: tuple[NonNegativeInt, ...]
-    file: str
-    start: NonNegativeInt = Field(description="Its first byte in the file.")
-    checksum: str = Field(description="Of its bytes.")
-
-    def size_bytes(self, dtype: torch.dtype) -> int:
-        return math.prod(self.sizes) * dtype.itemsize
-
-
-class PiecewiseTensor(BaseModel):
-    """A tensor as its pieces."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    shape: tuple[NonNegativeInt, ...]
-    dtype: str
-    pieces: tuple[Piece, ...]
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return _DTYPES[self.dtype]
-
-
-class ShardIndex(BaseModel):
-    """What `shards.json` says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tensors: dict[str, PiecewiseTensor] = Field(description="By where each is in the run's state.")
-
-    @classmethod
-    def from_json(cls, text: bytes, files: Mapping[str, FileRecord]) -> ShardIndex:
-        """
-        Args:
-            text: The file's content.
-            files: Of the checkpoint, as its index lists them.
-
-        Raises:
-            ValueError: It is none, or speaks of what can't be; says what.
-        """
-        try:
-            index = cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        for path, tensor in index.tensors.items():
-            _check(path, tensor, files)
-        return index
+__all__ = ["read_shards", "write_shards"]
 
 
 def write_shards(
@@ -119,7 +51,7 @@ def write_shards(
     """Write sharded tensors into a checkpoint that does not count yet; all ranks, in the background.
 
     Args:
-        shards: By where they are in the run's state; the same names on every rank.
+        shards: By where they are in the run's state; the same names, shapes and dtypes on every rank.
 
     Returns:
         On rank 0 what all ranks have written, by file; nothing on the others.
@@ -127,7 +59,8 @@ def write_shards(
     Raises:
         OSError: Some rank could not write its part; on every rank.
     """
-    writer = _Writer(store, folder, rank=peers.rank)
+    dims = {path: _shard_dims(tensor) for path, tensor in shards.items()}
+    writer = _Writer(store, folder, dims, rank=peers.rank)
     try:
         save(
             dict(shards),
@@ -143,13 +76,14 @@ def write_shards(
 def read_shards(
     store: CheckpointStore,
     checkpoint: Checkpoint,
-    index: ShardIndex,
+    shards: Mapping[str, PiecewiseTensor],
     targets: Mapping[str, torch.Tensor],
     peers: Peers,
 ) -> None:
     """Fill tensors from a checkpoint's pieces; all ranks, on the thread that trains.
 
     Args:
+        shards: All of the checkpoint, as its index of shards says.
         targets: By where they are in the run's state: sharded on any mesh, or whole. The same names on every
             rank, each in the shape and dtype that was saved.
 
@@ -162,23 +96,42 @@ def read_shards(
         try:
             load(
                 dict(targets),
-                storage_reader=_Reader(store, checkpoint, index),
+                storage_reader=_Reader(store, checkpoint, shards),
                 planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
                 process_group=peers.control_group,
                 no_dist=not dist.is_initialized(),
             )
         except CheckpointException as error:
             rank = min(error.failures)
+            reason, _ = error.failures[rank]
+            host = reason.host if isinstance(reason, _FailedError) else "its machine"
             raise CheckpointUnreadableError(
-                store.place(checkpoint.folder), rank=rank, host="its machine", reason=_sentence(error)
+                store.place(checkpoint.folder), rank=rank, host=host, reason=_text(reason)
             ) from error
+
+
+class _FailedError(Exception):
+    """What went wrong on one rank, as a sentence: other errors may not reach the other ranks."""
+
+    def __init__(self, text: str, host: str) -> None:
+        super().__init__(text, host)
+        self.text = text
+        self.host = host
+
+    @classmethod
+    def of(cls, error: Exception) -> _FailedError:
+        reason = getattr(error, "reason", "") or str(error) or type(error).__name__
+        return cls(reason, socket.gethostname())
 
 
 class _Writer(StorageWriter):
     """Writes what torch has planned for one rank."""
 
-    def __init__(self, store: CheckpointStore, folder: str, *, rank: int) -> None:
+    def __init__(
+        self, store: CheckpointStore, folder: str, dims: Mapping[str, tuple[int | None, ...]], *, rank: int
+    ) -> None:
         self._store = store
+        self._dims = dims
         self._folder = folder
         self._file = f"shards-{rank:05d}.bin"
         self.files: dict[str, FileRecord] = {}
@@ -219,7 +172,10 @@ class _Writer(StorageWriter):
                 )
                 start += sink.write(content)
 
-        record = self._store.write_file(self._folder, self._file, write) if plan.items else None
+        try:
+            record = self._store.write_file(self._folder, self._file, write) if plan.items else None
+        except (OSError, RunError, RuntimeError) as error:
+            raise _FailedError.of(error) from error
         written: Future[list[WriteResult]] = Future()
         written.set_result([WriteResult(index, 0, storage_data=(piece, record)) for index, piece in pieces])
         return written
@@ -231,11 +187,16 @@ class _Writer(StorageWriter):
             piece, record = result.storage_data
             pieces.setdefault(result.index.fqn, []).append(piece)
             self.files[piece.file] = record
+        self._require_shared()
         tensors = {}
         for path, said in metadata.state_dict_metadata.items():
             assert isinstance(said, TensorStorageMetadata), "shards are tensors"
-            dtype = str(said.properties.dtype).removeprefix("torch.")
-            tensors[path] = PiecewiseTensor(shape=tuple(said.size), dtype=dtype, pieces=tuple(pieces[path]))
+            tensors[path] = PiecewiseTensor(
+                shape=tuple(said.size),
+                dtype=dtype_name(said.properties.dtype),
+                shard_dims=self._dims[path],
+                pieces=tuple(pieces[path]),
+            )
         content = ShardIndex(tensors=tensors).model_dump_json().encode()
         ShardIndex.from_json(content, self.files)  # what couldn't be read again doesn't count
 
@@ -243,6 +204,15 @@ class _Writer(StorageWriter):
             sink.write(content)
 
         self.files[SHARD_INDEX_NAME] = self._store.write_file(self._folder, SHARD_INDEX_NAME, write)
+
+    def _require_shared(self) -> None:
+        """Or the checkpoint would count, and nobody could load it."""
+        for name, record in self.files.items():
+            if self._store.size_of(self._folder, name) != record.size_bytes:
+                raise OSError(
+                    f"rank 0 doesn't find {name} as another rank has written it: ranks on several machines "
+                    "need a storage that all of them share"
+                )
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
@@ -253,13 +223,15 @@ class _Writer(StorageWriter):
 class _Reader(StorageReader):
     """Reads what torch has planned for one rank."""
 
-    def __init__(self, store: CheckpointStore, checkpoint: Checkpoint, index: ShardIndex) -> None:
+    def __init__(
+        self, store: CheckpointStore, checkpoint: Checkpoint, shards: Mapping[str, PiecewiseTensor]
+    ) -> None:
         self._store = store
         self._checkpoint = checkpoint
-        self._index = index
+        self._shards = shards
         self._pieces = {
             MetadataIndex(path, piece.offsets): piece
-            for path, tensor in index.tensors.items()
+            for path, tensor in shards.items()
             for piece in tensor.pieces
         }
 
@@ -277,7 +249,7 @@ class _Reader(StorageReader):
                         for piece in tensor.pieces
                     ],
                 )
-                for path, tensor in self._index.tensors.items()
+                for path, tensor in self._shards.items()
             }
         )
 
@@ -292,7 +264,10 @@ class _Reader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         for request in plan.items:
-            tensor = self._read(request.storage_index)
+            try:
+                tensor = self._read(request.storage_index)
+            except (OSError, RunError) as error:
+                raise _FailedError.of(error) from error
             for dimension, (offset, size) in enumerate(
                 zip(request.storage_offsets, request.lengths, strict=True)
             ):
@@ -309,7 +284,7 @@ class _Reader(StorageReader):
         InvalidCheckpointError: It isn't what was written.
         StorageUnreadableError: The storage does not say.
         """
-        piece, dtype = self._pieces[where], self._index.tensors[where.fqn].torch_dtype
+        piece, dtype = self._pieces[where], self._shards[where.fqn].torch_dtype
         size_bytes = piece.size_bytes(dtype)
         content = self._store.read_range(self._checkpoint, piece.file, piece.start, size_bytes)
         if len(content) != size_bytes or checksum_of(content).checksum != piece.checksum:
@@ -325,28 +300,22 @@ class _Reader(StorageReader):
         return False
 
 
-def _check(path: str, tensor: PiecewiseTensor, files: Mapping[str, FileRecord]) -> None:
-    if tensor.dtype not in _DTYPES:
-        raise ValueError(f"{path} is of {tensor.dtype}, which is no type of a tensor")
-    for piece in tensor.pieces:
-        if len(piece.offsets) != len(tensor.shape) or len(piece.sizes) != len(tensor.shape):
-            raise ValueError(f"a piece of {path} has other dimensions than {path}")
-        if any(o + s > n for o, s, n in zip(piece.offsets, piece.sizes, tensor.shape, strict=True)):
-            raise ValueError(f"a piece of {path} is not within it")
-        record = files.get(piece.file)
-        if record is None or piece.start + piece.size_bytes(tensor.torch_dtype) > record.size_bytes:
-            raise ValueError(f"a piece of {path} is not within the file {piece.file}")
-    if sum(math.prod(piece.sizes) for piece in tensor.pieces) != math.prod(tensor.shape):
-        raise ValueError(f"the pieces of {path} are not all of it")
-
-
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
+def _shard_dims(tensor: Any) -> tuple[int | None, ...]:
+    return tuple(
+        placement.dim if placement.is_shard() else None for placement in getattr(tensor, "placements", ())
+    )
+
+
 def _sentence(error: CheckpointException) -> str:
     """What went wrong on the first rank where anything did."""
     rank = min(error.failures)
-    reason, _ = error.failures[rank]
-    return f"rank {rank}: {str(reason) or type(reason).__name__}"
+    return f"rank {rank}: {_text(error.failures[rank][0])}"
+
+
+def _text(error: BaseException) -> str:
+    return error.text if isinstance(error, _FailedError) else str(error) or type(error).__name__

@@ -31,6 +31,11 @@ class StateCopy:
     whole: dict[str, Any] | None
     shards: Mapping[str, torch.Tensor]
 
+    @property
+    def shard_facts(self) -> list[tuple[str, str, str]]:
+        """Where each sharded tensor is, its global shape and dtype: the same on every rank."""
+        return [(path, str(each.shape), str(each.dtype)) for path, each in sorted(self.shards.items())]
+
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The model that was prepared: the one whose parameters have names that a single process knows."""

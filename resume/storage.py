@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.fs
@@ -101,7 +102,7 @@ class RunStorage:
                 self.storage = str(Path(self.storage).expanduser().absolute())
             self.filesystem, base = _open_filesystem(self.storage)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise StorageUnwritableError(self.storage, _sentence(error)) from error
+            raise StorageUnwritableError(_shown(self.storage), _sentence(error)) from error
         self.root = f"{base.rstrip('/')}/{run}"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,8 +118,8 @@ class RunStorage:
         return f"{self.root}/{name}" if name else self.root
 
     def place(self, name: str = "") -> str:
-        """The same as a person would write it, with the storage's scheme."""
-        return f"{self.storage.rstrip('/')}/{self.run}" + (f"/{name}" if name else "")
+        """The same as a person would write it, with the storage's scheme; without what is secret in it."""
+        return f"{_shown(self.storage).rstrip('/')}/{self.run}" + (f"/{name}" if name else "")
 
     def require_writable(self) -> None:
         """Make the run's folder and write into it, once, before anything depends on it.
@@ -360,6 +361,14 @@ class HashingWriter:
     @property
     def record(self) -> FileRecord:
         return FileRecord(self._size_bytes, self._hash.hexdigest())
+
+
+def _shown(storage: str) -> str:
+    """A storage without account and settings, which a URI may hold."""
+    if "://" not in storage:
+        return storage
+    parts = urlsplit(storage)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _open_filesystem(storage: str) -> tuple[Any, str]:

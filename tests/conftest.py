@@ -55,6 +55,9 @@ from evenload.telemetry_collector.collector import sample_once
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Ray has its workers give way to all else, so that beside a busy machine a training would hardly get on.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- its name
+
 # The same examples in every run: a newly found one is a matter for whoever looks for it, with another seed.
 # How long one takes, or takes to be drawn, says more about the machine than about what is tested.
 hypothesis.settings.register_profile(

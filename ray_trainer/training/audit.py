@@ -182,8 +182,8 @@ def covered_steps(storage: RunStorage, run_id: str) -> tuple[list[tuple[StepRang
         step_ranges = lineage(starts, attempt=attempt, step=step)
     except ValueError as error:
         return [], [*notes, str(error)]
-    found = [starts[step_range.attempt] for step_range in step_ranges]
-    num_parts = [start.num_parts or start.world_size for start in found]
+    begun = [starts[step_range.attempt] for step_range in step_ranges]
+    num_parts = [start.num_parts or start.world_size for start in begun]
     return list(zip(step_ranges, num_parts, strict=True)), notes
 
 

@@ -20,11 +20,12 @@ class ReaderRankError(TrainerError):
     """
 
     def __init__(self, *, reader: tuple[int, int], session: tuple[int, int]) -> None:
-        group = "" if session[1] > 1 else " (whose group is not initialised, or has one member)"
         super().__init__(
-            f"rank {session[0]} of {session[1]} in torch.distributed{group} has a reader that reads the part "
-            f"of rank {reader[0]} of {reader[1]}, so samples would be repeated or left out. Initialise the "
-            "process group before the session is made, and make the reader without rank and world_size."
+            f"a process whose part of the data is {session[0]} of {session[1]}, counted from 0, has a reader "
+            f"that reads part {reader[0]} of {reader[1]}, so samples would be repeated or left out. "
+            "Initialise the process group before the session is made, and make the reader without rank and "
+            "world_size; with Session(data_parallel=mesh), give it rank=mesh.get_local_rank(), "
+            "world_size=mesh.size()."
         )
         self.reader = reader
         self.session = session

@@ -40,11 +40,22 @@ def prepare_model(
             Costs a search for unused parameters each step: a few percent (docs/decisions/0022).
         device: Where to; None: this rank's GPU where there is one, else the CPU.
 
+    Raises:
+        ValueError: The model is sharded in a way that leaves ranks without each other's gradients.
+
     Returns:
         The model itself with one rank, or where it is sharded already; else wrapped in
         DistributedDataParallel.
     """
-    if any(is_sharded(parameter) for parameter in model.parameters()):
+    if sharded := [each for each in model.parameters() if is_sharded(each)]:
+        if bit_equal or device is not None:
+            raise ValueError("bit_equal and device are for a model that isn't sharded yet")
+        shares_gradients = any(hasattr(each, "set_requires_gradient_sync") for each in model.modules())
+        if not shares_gradients and sharded[0].device_mesh.size() < dist.get_world_size():
+            raise ValueError(
+                "the model's layers are shared between some ranks, and nobody averages its gradients over "
+                "the others: fully_shard(model, mesh=mesh['dp']), whatever its size"
+            )
         return model
     chosen = torch.device(device) if device is not None else _own_device()
     model = model.to(chosen)

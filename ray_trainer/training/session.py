@@ -139,6 +139,7 @@ class Session:
         """The run's folder and record, when all ranks are there and keep the same."""
         peers = Peers()
         try:
+            self._kept.require_data_parallel(data_parallel)
             data_ranks = peers.gather(peers.data_rank(data_parallel))
             _require_own_part(peers, data_ranks, self.reader)
             self._kept.check(peers)
@@ -208,7 +209,7 @@ class Session:
             self._tell_note(note)
         checkpoint = beginning.checkpoint
         if checkpoint is not None and saved is not None:
-            self._kept.load(saved)
+            self._kept.load(saved, self._place.peers)
             self.reader.load_state_dict(checkpoint.index.position)
             self._restore_threads(checkpoint.index)
             at = checkpoint.index
@@ -287,7 +288,8 @@ class Session:
         """Add a part's gradients to the parameters'.
 
         Args:
-            loss: The sum (not the mean) over this part's samples or label tokens; a scalar. Not scaled.
+            loss: The sum (not the mean) over this part's samples or label tokens; a scalar. Not scaled. Ranks
+                that read the same samples give the same.
             scale: A `torch.amp.GradScaler`, or what else has `scale(tensor)`: gradients are scaled by it, the
                 loss in the books is not. Keep it in the session's `state`.
         """
@@ -309,7 +311,7 @@ class Session:
         Raises:
             CheckpointWriteError: Checkpoints can't be written any more.
             RunTakenOverError: Another driver goes on with this run.
-            ShardedStateError, StateUnavailableError, TypeError: Rank 0's state could not be copied for a
+            ShardedStateError, StateUnavailableError, TypeError: Some rank's state could not be copied for a
                 checkpoint. (Each of these on every rank, after the same step.)
         """
         step = self._require_open(batch)

@@ -16,6 +16,7 @@ import torch
 
 from evenload.ray_trainer.training.books.ledger import StepEntry
 from evenload.ray_trainer.training.books.part_files import RankFiles
+from evenload.resume.state_copy import is_sharded
 from evenload.resume.storage import RunStorage
 
 __all__ = ["OpenStep", "StepBooks"]
@@ -45,7 +46,10 @@ class OpenStep:
         self._deferred: _DeferredSum | None = None
 
     def add_loss(self, loss: torch.Tensor) -> None:
-        loss = loss.detach().double()
+        loss = loss.detach()
+        if is_sharded(loss):
+            loss = loss.full_tensor()
+        loss = loss.double()
         self._loss = loss if self._loss is None else self._loss + loss
 
     def defer_loss(self) -> None:

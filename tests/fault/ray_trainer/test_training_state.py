@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from evenload.ray_trainer.training.audit import audit_run
+from evenload.ray_trainer.training.audit import audit_run, covered_steps
+from evenload.ray_trainer.training.books.loss_curve import read_curve
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.testing import rank_processes
 from evenload.resume.checkpoint import CheckpointStore
@@ -81,6 +83,37 @@ def test_ranks_whose_state_differs_are_refused_with_the_values(made: Path, kind:
     for error in errors_of(made, kind):
         assert error["type"] == "RanksDifferError", error
         assert DIFFERENT[kind] in error["text"]
+
+
+def test_however_a_model_is_shared_it_trains_as_one_alone_and_tells_the_same_losses(tmp_path: Path) -> None:
+    for layout, world_size in (("whole", 1), ("fully_shard", 2), ("tensor_parallel", 2), ("both", 4)):
+        options = {"layout": layout, "storage": str(tmp_path / "storage"), "logs": str(tmp_path)}
+        with rank_processes(LOOPS, "trained_as", options, world_size=world_size) as ranks:
+            assert ranks.wait() == [0] * world_size
+        storage = RunStorage(tmp_path / "storage", layout)
+        record = read_run(storage)
+        assert audit_run(storage, record, num_samples=40).exactly_once
+        step_ranges, _ = covered_steps(storage, record.run_id)
+        state = torch.load(tmp_path / f"{layout}.pt", weights_only=True)
+        losses = [each.loss for each in read_curve(storage, [steps for steps, _ in step_ranges])]
+        if layout == "whole":
+            expected, told = state, losses
+        assert len(losses) == 5
+        assert losses == pytest.approx(told, rel=1e-4)
+        for name, each in state.items():
+            assert torch.allclose(each, expected[name], atol=1e-5), (layout, name)
+
+
+def test_what_would_be_trained_wrongly_is_refused(tmp_path: Path) -> None:
+    run_on_two(tmp_path, "left_as_they_are")
+    for name, said in (
+        ("gradients", "nobody averages its gradients"),
+        ("axis", "say along which axis"),
+        ("strangers", "it holds none of the model's parameters"),
+        ("reader", "has a reader that reads part 0 of 1"),
+    ):
+        for error in errors_of(tmp_path, name):
+            assert said in error["text"], error
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,61 @@ def _train_in_two_parts(kind: str, storage: str) -> None:
                 session.end_step(batch)
 
 
+def trained_as(*, layout: str, storage: str, logs: str) -> None:
+    """One epoch in two parts; what the model is then, whole, goes to a file."""
+    model, optimizer, _ = _parts("whole")
+    if layout != "whole":
+        model, mesh = _plain(), _mesh(layout)
+        if mesh["tp"].size() > 1:
+            parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        if mesh["dp"].size() > 1:
+            fully_shard(model, mesh=mesh["dp"])
+        model = prepare_model(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        dp = mesh["dp"]
+        reader = _reader(rank=dp.get_local_rank(), world_size=dp.size())
+        options = {"data_parallel": dp}
+    else:
+        reader, options = _reader(), {}
+    with Session(model, optimizer, None, reader, run=layout, storage=storage, **options) as session:
+        session.resume()
+        for batch in session.steps():
+            for part in session.parts(batch, 2):
+                session.backward(model(part["x"]).square().sum())
+            optimizer.step()
+            optimizer.zero_grad()
+            session.end_step(batch)
+    state = {
+        name: each.full_tensor() if isinstance(each, DTensor) else each
+        for name, each in model.state_dict().items()
+    }
+    if dist.get_rank() == 0:
+        torch.save(state, Path(logs) / f"{layout}.pt")
+
+
+def _mesh(layout: str) -> Any:
+    dp, tp = {"fully_shard": (2, 1), "tensor_parallel": (1, 2), "both": (2, 2)}[layout]
+    return init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
+
+
+def left_as_they_are(*, storage: str, logs: str) -> None:
+    """Models that are shared between ranks in a way in which they would be trained wrongly."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    model = parallelize_module(_plain(), mesh["tp"], plan)
+    write_error(logs, functools.partial(prepare_model, model), name="gradients")
+    model = parallelize_module(_plain(), init_device_mesh("cpu", (2,)), plan)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
+    make = functools.partial(Session, run="r", storage=storage)
+    write_error(logs, functools.partial(make, model, optimizer, None, _reader()), name="axis")
+    model = _plain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    write_error(logs, functools.partial(make, model, optimizer, None, _reader()), name="strangers")
+    elsewhere = _reader(rank=0, world_size=1)
+    write_error(logs, functools.partial(make, _plain(), optimizer, None, elsewhere), name="reader")
+
+
 class UnpicklableError(Exception):
     """Holds what can't be sent to another process."""
 

@@ -1,7 +1,7 @@
 """A training with a hook, alone or as one of several ranks, that can be killed at any moment.
 
-hooked_loop.py FOLDER [sharded] writes the samples of each step to FOLDER/seen-RANK.jsonl as the step is done,
-and in the end the parameters to FOLDER/final.pt.
+hooked_loop.py FOLDER [sharded] [s3://STORAGE] writes the samples of each step to FOLDER/seen-RANK.jsonl as
+the step is done, and in the end the parameters to FOLDER/final.pt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NUM_SAMPLES, BATCH, EPOCHS = 96, 4, 3
 STEP_S = 0.03  # so that there is a middle in which it can be killed
 
 
-def main(folder: Path, *, is_sharded: bool) -> None:
+def main(folder: Path, storage: str, *, is_sharded: bool) -> None:
     is_shared = "RANK" in os.environ
     if is_shared:
         dist.init_process_group("gloo")
@@ -42,7 +42,7 @@ def main(folder: Path, *, is_sharded: bool) -> None:
     optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)
     samples = torch.arange(float(NUM_SAMPLES))[:, None]
     with CheckpointHook(
-        model=trained, optimizer=optimizer, run="run", storage=folder / "runs", checkpoint_interval_s=0
+        model=trained, optimizer=optimizer, run="run", storage=storage, checkpoint_interval_s=0
     ) as hook:
         loader = hook.loader(samples, batch_size=BATCH, seed=3)
         with (
@@ -78,4 +78,9 @@ def _told_when_stopped(path: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), is_sharded="sharded" in sys.argv)
+    folder, *options = sys.argv[1:]
+    main(
+        Path(folder),
+        next((each for each in options if "://" in each), f"{folder}/runs"),
+        is_sharded="sharded" in options,
+    )

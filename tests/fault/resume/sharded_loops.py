@@ -65,13 +65,58 @@ class Average:
         self._values = dict(state["deep"][0]["values"])
 
 
+class Rows(torch.optim.Optimizer):
+    """Keeps a number for each row of a parameter, as factored optimizers do: of another shape than it."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        for group in self.param_groups:
+            for each in group["params"]:
+                state = self.state[each]
+                seen = each.grad.square().mean(-1) if each.ndim > 1 else each.grad.square()
+                state["rows"] = seen + 0.9 * state.get("rows", torch.zeros_like(seen))
+                state["step"] = state.get("step", torch.zeros(())) + 1
+                scale = state["rows"].sqrt() + 1e-3
+                each -= group["lr"] * each.grad / (scale.unsqueeze(-1) if each.ndim > 1 else scale)
+
+
+class Pair:
+    """Two optimizers as one part, whose state grows with the first step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        first, second = list(model.parameters())[:2], list(model.parameters())[2:]
+        self.optimizers = {
+            "adam": torch.optim.AdamW(first, lr=0.01),
+            "sgd": torch.optim.SGD(second, lr=0.01, momentum=0.9),
+        }
+
+    def zero_grad(self) -> None:
+        for each in self.optimizers.values():
+            each.zero_grad()
+
+    def step(self) -> None:
+        for each in self.optimizers.values():
+            each.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: each.state_dict() for name, each in self.optimizers.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, each in self.optimizers.items():
+            each.load_state_dict(state[name])
+
+
 def model_of(layout: str) -> nn.Module:
     """The same numbers in every layout."""
     torch.manual_seed(5)
     model = Blocks()
-    world_size = dist.get_world_size()
     if layout == "whole":
         return model
+    world_size = dist.get_world_size()
     if layout == "data parallel":
         return DistributedDataParallel(model)
     if layout == "sharded":
@@ -89,9 +134,9 @@ def model_of(layout: str) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def go_on(*, folder: str, layout: str, num_steps: int, name: str) -> None:
+def go_on(*, folder: str, layout: str, num_steps: int, name: str, optimizer: str = "adam") -> None:
     """So many steps from where the run stands; what it holds before and after goes to files."""
-    parts = _parts(layout)
+    parts = _parts(layout, optimizer)
     with _hook(folder, parts) as hook:
         _write(Path(folder) / f"{name}-before.pt", parts)
         end = hook.step + num_steps
@@ -107,25 +152,35 @@ def go_on(*, folder: str, layout: str, num_steps: int, name: str) -> None:
 
 
 def fail(*, folder: str, how: str) -> None:
-    """A training in which rank 1 can't write its part any more, once a checkpoint counts."""
+    """A training in which rank 1 can't have its part written any more, once a checkpoint counts."""
     parts = _parts("sharded")
     error = ""
+    is_alone = how == "has another disk" and dist.get_rank() == 1
     try:
-        with _hook(folder, parts) as hook:
+        with _hook(f"{folder}/other" if is_alone else folder, parts) as hook:
             hook._storage.patience_s = 0.5
             for _ in hook.epochs(1):
                 for _ in hook.steps(_Steps()):
                     _step(**parts)
                     if hook._saved_step is not None:
-                        _break_writes(how)
+                        _break(how)
+                    elif how == "has another disk" and hook.step > 1000:
+                        return  # nothing was ever saved
     except (RunError, RuntimeError) as caught:  # the second: the other rank has died
         error = f"{type(caught).__name__}: {caught}"
     (Path(folder) / f"error-{dist.get_rank()}.json").write_text(json.dumps(error))
     os._exit(0)  # the group may wait for a rank that is gone
 
 
-def _break_writes(how: str) -> None:
-    if dist.get_rank() != 1:
+def _break(how: str) -> None:
+    if dist.get_rank() != 1 or how == "has another disk":
+        return
+
+    def give(*_: Any) -> Any:
+        raise KeyError("step")
+
+    if how == "can't copy":
+        Average.state_dict = give  # type: ignore[method-assign]
         return
 
     def write(*_: Any) -> Any:
@@ -146,18 +201,24 @@ class _Steps:
         return iter(range(len(self)))
 
 
-def _parts(layout: str) -> dict[str, Any]:
+def _parts(layout: str, optimizer: str = "adam") -> dict[str, Any]:
     model = model_of(layout)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    return {"model": model, "optimizer": optimizer, "averaged": Average(model)}
+    makers: dict[str, Any] = {
+        "adam": lambda: torch.optim.AdamW(model.parameters(), lr=0.01),
+        "rows": lambda: Rows(model.parameters()),
+        "pair": lambda: Pair(model),
+    }
+    return {"model": model, "optimizer": makers[optimizer](), "averaged": Average(model)}
 
 
 def _hook(folder: str, parts: dict[str, Any]) -> CheckpointHook:
-    same = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("dp", "tp"))["dp"]
+    same = None
+    if dist.is_initialized():
+        same = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("dp", "tp"))["dp"]
     return CheckpointHook(run="run", storage=folder, checkpoint_interval_s=0, data_parallel=same, **parts)
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, averaged: Average) -> None:
+def _step(model: nn.Module, optimizer: Any, averaged: Average) -> None:
     x = torch.arange(24.0).reshape(4, 6) / 24
     optimizer.zero_grad()
     (model(x) - x.square()).square().mean().backward()
@@ -168,7 +229,7 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, averaged: Average)
 def _write(path: Path, parts: dict[str, Any]) -> None:
     """All that the parts hold, whole; every rank has to call it."""
     held = {name: _whole(part.state_dict()) for name, part in parts.items()}
-    if dist.get_rank() == 0:
+    if not dist.is_initialized() or dist.get_rank() == 0:
         torch.save(held, path)
 
 

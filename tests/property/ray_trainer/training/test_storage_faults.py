@@ -16,17 +16,16 @@ import numpy as np
 import pytest
 import stamina
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from evenload.ray_trainer.reading.testing import MemoryReader
-from evenload.ray_trainer.training import running_attempt
 from evenload.ray_trainer.training.audit import audit_run
 from evenload.ray_trainer.training.run_record import read_run
 from evenload.ray_trainer.training.session import Session
 from evenload.ray_trainer.training.testing import Before, interposed_storage
-from evenload.resume import checkpoint_writer
+from evenload.resume import checkpoint_writer, checkpointing
 from evenload.resume.checkpoint import CheckpointStore
 from evenload.resume.errors import RunError, RunTakenOverError
 from evenload.resume.storage import RunStorage
@@ -227,6 +226,7 @@ class NoWatch:
 
 @settings(max_examples=25, deadline=None)
 @given(at=st.integers(0, 120))
+@example(at=14)  # it has listed checkpoints, and the other one deletes them
 def test_a_driver_that_sleeps_while_another_trains_stops_or_goes_on_from_what_that_one_did(
     begun: Path, at: int
 ) -> None:
@@ -252,7 +252,7 @@ def test_a_driver_that_sleeps_while_another_trains_stops_or_goes_on_from_what_th
         pytest.MonkeyPatch.context() as patch,
         interposed_storage(make_before),
     ):
-        patch.setattr(running_attempt, "FenceWatch", NoWatch)
+        patch.setattr(checkpointing, "FenceWatch", NoWatch)
         folder = shutil.copytree(begun, Path(scratch) / "run")
         sleeper = threading.Thread(target=sleep_and_train, args=(folder,))
         sleeper.start()

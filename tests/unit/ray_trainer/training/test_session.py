@@ -667,7 +667,7 @@ def test_few_samples_a_worker_under_batch_normalisation_are_warned_about(
 
 @pytest.mark.parametrize(("rank", "world_size"), [(1, 2), (0, 2)])
 def test_a_reader_of_another_ranks_part_is_refused(tmp_path: Path, rank: int, world_size: int) -> None:
-    with pytest.raises(ReaderRankError, match=f"reads the part of rank {rank} of 2") as caught:
+    with pytest.raises(ReaderRankError, match=f"reads part {rank} of 2") as caught:
         Run(tmp_path).train(rank=rank, world_size=world_size)
     assert (caught.value.reader, caught.value.session) == ((rank, world_size), (0, 1))
     assert not (tmp_path / "toy" / "run.json").exists()
