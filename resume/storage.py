@@ -58,6 +58,9 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _PROBE = ".evenload-can-write"
 _PROBE_PATIENCE_S = 2.0
 _PIECE_BYTES = 1 << 22
+# An object store may be silent for so long, in seconds, before it is asked again.
+_CONNECT_S = 5.0
+_SILENCE_S = 15.0
 
 # Or Python prints the names of stamina's events on stderr, where nobody has configured logging.
 logging.getLogger("stamina").addHandler(logging.NullHandler())
@@ -375,8 +378,20 @@ def _open_filesystem(storage: str) -> tuple[Any, str]:
     """The file system of a storage, and the storage's path in it."""
     if "://" in storage:
         filesystem, base = pyarrow.fs.FileSystem.from_uri(storage)
-        return filesystem, base
+        return _impatient(filesystem), base
     return pyarrow.fs.LocalFileSystem(), storage
+
+
+def _impatient(filesystem: Any) -> Any:
+    """The same file system; of S3, one that doesn't wait for minutes for a server that says nothing.
+
+    A URI can't say how long, so it is made anew with its own settings, as a copy in another process is.
+    """
+    if not isinstance(filesystem, getattr(pyarrow.fs, "S3FileSystem", ())):
+        return filesystem
+    copy: Any = filesystem.__reduce__()
+    make, (settings,) = copy
+    return make(settings | {"connect_timeout": _CONNECT_S, "request_timeout": _SILENCE_S})
 
 
 def _reopen(storage: str, run: str, patience_s: float) -> RunStorage:

@@ -91,6 +91,24 @@ def test_a_server_that_refuses_for_good_is_never_taken_for_absence(
         storage.write("folder/file", b"other")
 
 
+def test_a_server_that_says_nothing_is_not_waited_for(
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenload.resume.storage._SILENCE_S", 1.0)
+    goes_on = threading.Event()
+
+    def allow(method: str, path: str) -> bool:
+        del method, path
+        return goes_on.wait()
+
+    storage = RunStorage(object_store.url, "run", patience_s=0)
+    object_store.allow = allow
+    with pytest.raises(StorageUnreadableError):
+        storage.exists("file")
+    goes_on.set()
+    assert not storage.exists("file")
+
+
 def test_a_bucket_that_isnt_there_is_said_before_anything_is_done(object_store: ObjectStore) -> None:
     with pytest.raises(StorageUnwritableError, match="not found"):
         CheckpointHook(model=nn.Linear(1, 1), run="run", storage=f"{object_store.url}-not/runs")
