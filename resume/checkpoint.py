@@ -380,6 +380,10 @@ class CheckpointStore:
                 deleted += 1
         return deleted
 
+    def discard(self, folder: str) -> None:
+        """Delete what was written of a checkpoint whose index never was, to have its room again."""
+        self._delete(folder, index_name=None)
+
     def _is_ours(self, folder: str) -> bool:
         try:
             self.read_index(folder)

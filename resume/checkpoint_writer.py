@@ -213,13 +213,13 @@ class CheckpointWriter:
         # A barrier: were the index written before the last rank's books, a rank killed in between would leave
         # a checkpoint that counts, with steps that nobody wrote down, and the audit would miss samples.
         error = job.state if isinstance(job.state, Exception) else None
-        shards = [] if isinstance(job.state, Exception) else job.state.shard_facts
+        shards = [] if isinstance(job.state, Exception) else job.state.same_on_every_rank
         told = self._peers.gather_in_background((reason, error, shards))
         reason = next((each for each, _, _ in told if each), "")
         error = next((each for _, each, _ in told if each), None)
         if not reason and any(each != shards for _, _, each in told):
-            reason = "ranks have other sharded tensors than each other, so they can't be put together"
-        if not reason and isinstance(job.state, StateCopy) and shards:
+            reason = _difference([each for _, _, each in told])
+        if not reason and isinstance(job.state, StateCopy) and job.state.shards:
             # Here, as torch's part of it takes a second to import, and most runs have nothing sharded.
             from evenload.resume.sharded_files import write_shards
 
@@ -229,6 +229,7 @@ class CheckpointWriter:
                 reason = str(caught)
         if reason and self._peers.rank == 0:
             logger.warning("checkpoint %s: %s", job.folder, reason)
+            self._store.discard(job.folder)
         outcome = None
         if self._peers.rank == 0:
             outcome = Outcome(job.index, job.folder, is_saved=False, reason=reason, error=error)
@@ -300,6 +301,12 @@ class CheckpointWriter:
         self.last_outcome = outcome
         self._error = self._error or outcome.error
         self._on_outcome(outcome)
+
+
+def _difference(shards_by_rank: list[list[tuple[str, str, str]]]) -> str:
+    first = set(shards_by_rank[0])
+    odd = sorted({path for shards in shards_by_rank for path, _, _ in first ^ set(shards)})
+    return f"{odd[0]} isn't the same on every rank, and nothing says which part of it each has"
 
 
 def _save(state: Mapping[str, Any], sink: HashingWriter) -> None:

@@ -118,14 +118,9 @@ class Checkpointing:
                 Where there are several, all have the error when they next look for one (`fail`, `wait`).
         """
         began_s = time.monotonic()
-        # Of one step there may be several: before what a loop does at an epoch's end, and after. One that
-        # failed is written over: what it has left takes room, and doesn't count.
-        last = self._writer.last_outcome
-        has_failed = last is not None and last.folder == self._folder_of(step) and not last.is_saved
-        if step != self._taken_step:
-            self._num_taken = 0
-        elif not has_failed:
-            self._num_taken += 1
+        # Of one step there may be several: before what a loop does at an epoch's end, after, and again where
+        # one has failed. Counted, as all ranks have to call it the same, and hear of outcomes when they do.
+        self._num_taken = self._num_taken + 1 if step == self._taken_step else 0
         self._taken_step = step
         state: StateCopy | Exception
         try:
@@ -147,13 +142,11 @@ class Checkpointing:
             files={},
             created_at_s=time.time(),
         )
-        self._writer.submit(CheckpointJob(self._folder_of(step), state, index, write_first, describe))
+        name = checkpoint_name(self._attempt, step, again=self._num_taken)
+        self._writer.submit(CheckpointJob(f"{self._folder}/{name}", state, index, write_first, describe))
         self._is_wished = False
         now_s = time.monotonic()
         self._schedule.taken(now_s, cost_s=now_s - began_s)
-
-    def _folder_of(self, step: int) -> str:
-        return f"{self._folder}/{checkpoint_name(self._attempt, step, again=self._num_taken)}"
 
     def fail(self) -> NoReturn:
         """Raise what has ended the run; all ranks after the same step, as one of them has said `has_failed`.

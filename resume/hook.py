@@ -138,7 +138,7 @@ class CheckpointHook:
             )
         self.rank, self.world_size = self._peers.rank, self._peers.world_size
         try:
-            self._kept.require_data_parallel(data_parallel)
+            self._kept.require_data_parallel(data_parallel, self.world_size)
             self._data_rank = self._peers.data_rank(data_parallel)
             self._begin(name, begin_anew=begin_anew, interval_s=checkpoint_interval_s, keep=keep_checkpoints)
         except BaseException:

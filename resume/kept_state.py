@@ -32,7 +32,7 @@ import pickle
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -51,6 +51,7 @@ from evenload.resume.errors import (
 from evenload.resume.peers import Peers
 from evenload.resume.shard_index import PiecewiseTensor, dtype_name
 from evenload.resume.state_copy import StateCopy, copy_state, is_sharded, unwrap
+from evenload.resume.storage import checksum_of
 
 __all__ = ["KeptState", "SavedState"]
 
@@ -171,17 +172,7 @@ class KeptState:
                 )
                 raise ShardedStateError(name, kind=type(part).__name__, rank=rank, reason=reason)
 
-    @property
-    def _shares_layers(self) -> bool:
-        """Ranks have parts of a model's layers, and nothing that would have them share gradients besides."""
-        modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
-        return any(
-            any(is_sharded(parameter) for parameter in module.parameters())
-            and not any(hasattr(each, "set_requires_gradient_sync") for each in module.modules())
-            for module in modules
-        )
-
-    def require_data_parallel(self, data_parallel: object) -> None:
+    def require_data_parallel(self, data_parallel: object, world_size: int) -> None:
         """Refuse that ranks which share layers are given different samples.
 
         Args:
@@ -190,7 +181,8 @@ class KeptState:
         Raises:
             ValueError: As above.
         """
-        if data_parallel is None and self._shares_layers:
+        modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
+        if data_parallel is None and any(_shares_layers(module, world_size) for module in modules):
             raise ValueError(
                 "ranks share the model's layers, so they have to have the same samples: say along which axis "
                 "of the mesh they have different ones (data_parallel=mesh['dp'], of size 1 if all share)"
@@ -211,6 +203,7 @@ class KeptState:
         if rank and not self._is_sharded:
             return StateCopy(None, {})
         states: dict[str, Any] = {}
+        digests: dict[str, str] = {}
         asked = {name: part.state_dict for name, part in self._parts.items()}
         for name, ask in [*asked.items(), *({} if rank or more is None else more).items()]:
             with _errors_that_travel(name, rank=rank):
@@ -221,7 +214,7 @@ class KeptState:
                         reason = "it has become so since the run began"
                         raise ShardedStateError(found.path, kind="DTensor", rank=rank, reason=reason)
                 if isinstance(part := self._parts.get(name), torch.optim.Optimizer):
-                    _refuse_own_parts(name, part, states[name], rank=rank)
+                    digests |= _digests_of_own(name, part, states[name])
         with _errors_that_travel(", ".join(states), rank=rank):
             copied = copy_state(states, is_whole=rank == 0)
             if copied.whole is not None:
@@ -230,7 +223,7 @@ class KeptState:
                     for name, part in self._parts.items()
                     if isinstance(part, torch.optim.Optimizer)
                 }
-        return copied
+        return replace(copied, digests=digests)
 
     def load(self, saved: SavedState, peers: Peers) -> None:
         """Load each part from a checkpoint's state; all ranks together.
@@ -295,6 +288,20 @@ class KeptState:
         modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
         sharded = [each for module in modules for each in module.parameters() if is_sharded(each)]
         return sharded[0].device_mesh if sharded else None
+
+
+def _shares_layers(module: nn.Module, world_size: int) -> bool:
+    """Whether it is sharded otherwise than by `fully_shard` over all ranks, which have all layers in turn."""
+    sharded: list[Any] = [parameter for parameter in module.parameters() if is_sharded(parameter)]
+    if not sharded:
+        return False
+    if not any(hasattr(each, "set_requires_gradient_sync") for each in module.modules()):
+        return True
+    for each in sharded:
+        num_divisions = sum(placement.is_shard() for placement in each.placements)
+        if num_divisions > 1 or each.device_mesh.size() < world_size:
+            return True
+    return False
 
 
 def _facts_of(name: str, part: Any, *, rank: int) -> dict[str, str]:
@@ -438,18 +445,24 @@ def _refuse_spread(found: _Found, *, rank: int) -> None:
         _refuse_spread(_Found(f"{path}.{name}", getattr(tensor, name), is_inside=True), rank=rank)
 
 
-def _refuse_own_parts(
-    name: str, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, rank: int
-) -> None:
-    """What an optimizer keeps of a rank's part of a parameter, and doesn't say so: rank 0's would be kept."""
+def _digests_of_own(name: str, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, str]:
+    """Of what an optimizer keeps of a sharded parameter as a tensor that isn't.
+
+    It may be of a rank's own part, and not say so: then ranks have other numbers, of which rank 0's alone
+    would be kept.
+    """
     like = _likeness(name, optimizer)
-    for found in _tensors(name, state):
-        parameter = like(found.path)
-        if not is_sharded(parameter) or is_sharded(found.tensor) or not found.tensor.ndim:
-            continue
-        if found.tensor.shape == parameter.to_local().shape != parameter.shape:
-            reason = "it is one rank's part, and doesn't say of what"
-            raise ShardedStateError(found.path, kind="Tensor", rank=rank, reason=reason)
+    plain = [
+        found
+        for found in _tensors(name, state)
+        if found.tensor.ndim and not is_sharded(found.tensor) and is_sharded(like(found.path))
+    ]
+    return {found.path: checksum_of(_bytes(found.tensor)).checksum for found in plain}
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _shape_and_dtype(tensor: torch.Tensor) -> str:
@@ -466,13 +479,14 @@ def _tensor_facts(name: str, state: Any) -> dict[str, str]:
 def _likeness(name: str, part: Any) -> _Likeness:
     """Says of a place in a part's state which tensor is, or will be, there in its shape and on its mesh."""
     if not isinstance(part, torch.optim.Optimizer):
-        return {found.path: found.tensor for found in _tensors(name, part.state_dict())}.get
+        known = {found.path: found.tensor for found in _tensors(name, part.state_dict())}
+        return {path: tensor for path, tensor in known.items() if not is_lazy(tensor)}.get
     parameters = [parameter for group in part.param_groups for parameter in group["params"]]
 
     def of_parameter(path: str) -> torch.Tensor | None:  # what an optimizer keeps, it keeps by its parameter
         number = path.removeprefix(f"{name}.state.").partition(".")[0]
         found: torch.Tensor | None = None
-        if number.isdecimal() and int(number) < len(parameters):
+        if number.isdecimal() and int(number) < len(parameters) and not is_lazy(parameters[int(number)]):
             found = parameters[int(number)].detach()
         return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -26,15 +26,18 @@ class StateCopy:
     Attributes:
         whole: All parts' state by name, with None where a sharded tensor is; None but on rank 0.
         shards: Where each sharded tensor is in the state -> the same tensor, of which this rank has its part.
+        digests: Of tensors of which rank 0's is kept though their like is sharded, by where they are.
     """
 
     whole: dict[str, Any] | None
     shards: Mapping[str, torch.Tensor]
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def shard_facts(self) -> list[tuple[str, str, str]]:
-        """Where each sharded tensor is, its global shape and dtype: the same on every rank."""
-        return [(path, str(each.shape), str(each.dtype)) for path, each in sorted(self.shards.items())]
+    def same_on_every_rank(self) -> list[tuple[str, str, str]]:
+        """What has to be the same where anything is sharded: names, global shapes and dtypes, and digests."""
+        shards = [(path, str(each.shape), str(each.dtype)) for path, each in sorted(self.shards.items())]
+        return [*shards, *((path, "whole", digest) for path, digest in sorted(self.digests.items()))]
 
 
 def unwrap(model: nn.Module) -> nn.Module:

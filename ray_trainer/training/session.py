@@ -139,7 +139,7 @@ class Session:
         """The run's folder and record, when all ranks are there and keep the same."""
         peers = Peers()
         try:
-            self._kept.require_data_parallel(data_parallel)
+            self._kept.require_data_parallel(data_parallel, peers.world_size)
             data_ranks = peers.gather(peers.data_rank(data_parallel))
             _require_own_part(peers, data_ranks, self.reader)
             self._kept.check(peers)

@@ -109,6 +109,7 @@ def test_what_would_be_trained_wrongly_is_refused(tmp_path: Path) -> None:
     for name, said in (
         ("gradients", "nobody averages its gradients"),
         ("axis", "say along which axis"),
+        ("axis of two", "say along which axis"),
         ("strangers", "it holds none of the model's parameters"),
         ("reader", "has a reader that reads part 0 of 1"),
     ):

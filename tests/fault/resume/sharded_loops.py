@@ -163,7 +163,7 @@ def fail(*, folder: str, how: str) -> None:
                 for _ in hook.steps(_Steps()):
                     _step(**parts)
                     if hook._saved_step is not None:
-                        _break(how)
+                        _break(how, parts)
                     elif how == "has another disk" and hook.step > 1000:
                         return  # nothing was ever saved
     except (RunError, RuntimeError) as caught:  # the second: the other rank has died
@@ -172,8 +172,11 @@ def fail(*, folder: str, how: str) -> None:
     os._exit(0)  # the group may wait for a rank that is gone
 
 
-def _break(how: str) -> None:
-    if dist.get_rank() != 1 or how == "has another disk":
+def _break(how: str, parts: dict[str, Any]) -> None:
+    if how == "keeps its own":  # on each rank, under a name that torch leaves alone
+        for parameter, state in parts["optimizer"].state.items():
+            state["own"] = parameter.grad.to_local().flatten()[:1] + dist.get_rank()
+    if dist.get_rank() != 1 or how in ("has another disk", "keeps its own"):
         return
 
     def give(*_: Any) -> Any:

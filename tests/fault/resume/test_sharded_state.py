@@ -150,6 +150,7 @@ FAILURES = {
     "dies": "",
     "can't write": "CheckpointWriteError: checkpoint {}: rank 1: no space left",
     "can't copy": "StateUnavailableError: the state of averaged can't be had on rank 1: KeyError: 'step'",
+    "keeps its own": "CheckpointWriteError: checkpoint {}.own isn't the same on every rank",
     "has another disk": "CheckpointWriteError: checkpoint {}: rank 0: rank 0 doesn't find shards-00001.bin",
 }
 

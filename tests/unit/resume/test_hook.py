@@ -149,6 +149,19 @@ def test_stopped_after_each_step_in_turn_it_is_the_same(make_loader: MakeLoader,
     assert all(map(torch.equal, broken.parameters, whole.parameters))
 
 
+def test_a_module_that_gets_its_shape_in_the_first_step_goes_on(tmp_path: Path) -> None:
+    for begun_at in (0, 2):
+        net = nn.LazyLinear(1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+        # In this order: the optimizer's state is loaded while the module has no shape yet.
+        with CheckpointHook(optimizer=optimizer, net=net, run="run", storage=tmp_path) as hook:
+            assert hook.step == begun_at
+            for batch in hook.steps(hook.loader(torch.ones(8, 3), batch_size=4)):
+                optimizer.zero_grad()
+                net(batch).sum().backward()
+                optimizer.step()
+
+
 def test_a_run_that_is_over_stays_over(tmp_path: Path) -> None:
     training = Training(tmp_path, LOADERS["sampled"])
     training.start()
