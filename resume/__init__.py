@@ -7,7 +7,7 @@
     beginning.py            with what an attempt begins
        |
     checkpoint_writer.py    writes checkpoints behind the loop
-    kept_state.py           what is in them                     (state_copy.py)
+    kept_state.py           what is in them             (state_tensors.py, state_copy.py, spreading.py)
     fence.py                who may go on with a run
        |
     sharded_files.py        what is sharded, as files           (shard_index.py: which and where)

@@ -21,25 +21,20 @@ tests/fault/ray_trainer/test_training_state.py:
 2. What is copied is what `torch.load(weights_only=True)` reads again.
 3. Nothing is loaded before every name is known to be on both sides.
 
-Read next: state_copy.py.
+Read next: state_tensors.py, state_copy.py, spreading.py.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import numpy as np
 import torch
 import xxhash
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from evenload.resume.errors import (
     CheckpointMismatchError,
@@ -49,30 +44,24 @@ from evenload.resume.errors import (
     StateUnavailableError,
 )
 from evenload.resume.peers import Peers
-from evenload.resume.shard_index import PiecewiseTensor, dtype_name
+from evenload.resume.shard_index import PiecewiseTensor
+from evenload.resume.spreading import filled, likeness, room
 from evenload.resume.state_copy import StateCopy, copy_state, is_sharded, unwrap
+from evenload.resume.state_tensors import LAZY, refuse_spread, shape_and_dtype, tensor_facts, tensors
 from evenload.resume.storage import checksum_of
 
 __all__ = ["KeptState", "SavedState"]
 
 _RESERVED: Final = ("model", "optimizer", "scheduler", "reader", "loader")
 _PARAMETERS: Final = "parameters of optimizers"  # no name that a part can have
-_LAZY: Final = "not initialised"
 _SHARDED: Final = ", sharded"
 _NUM_NAMED_MAX: Final = 5  # differences in a sentence
 
-# What `torch.load(weights_only=True)` reads. Exactly these types: an IntEnum is an int too, and is refused.
-_LEAVES: Final = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_MAPPINGS: Final = (dict, OrderedDict, Counter)
-
 # By name: importing what nobody uses would cost each worker a second.
-_SPREAD_TENSORS: Final = ("torch.distributed._shard",)
 _SPREAD_OBJECTS: Final = (
     "torch.distributed.fsdp.fully_sharded_data_parallel",
     "torch.distributed.optim.zero_redundancy_optimizer",
 )
-
-_Likeness = Callable[[str], torch.Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -208,8 +197,8 @@ class KeptState:
         for name, ask in [*asked.items(), *({} if rank or more is None else more).items()]:
             with _errors_that_travel(name, rank=rank):
                 states[name] = ask()
-                for found in _tensors(name, states[name]):
-                    _refuse_spread(found, rank=rank)
+                for found in tensors(name, states[name]):
+                    refuse_spread(found, rank=rank)
                     if is_sharded(found.tensor) and not (self._is_sharded and name in asked):
                         reason = "it has become so since the run began"
                         raise ShardedStateError(found.path, kind="DTensor", rank=rank, reason=reason)
@@ -240,10 +229,10 @@ class KeptState:
         try:
             with _errors_that_travel("what is loaded", rank=peers.rank):
                 self._require_same(saved, whole, parameters)
-                likenesses = {name: _likeness(name, part) for name, part in self._parts.items()}
+                likenesses = {name: likeness(name, part) for name, part in self._parts.items()}
                 mesh = self._any_mesh()
                 for path, shard in saved.shards.items():
-                    targets[path] = _room(likenesses[path.partition(".")[0]](path), shard, mesh)
+                    targets[path] = room(likenesses[path.partition(".")[0]](path), shard, mesh)
         except (RunError, TypeError) as caught:  # raised below, on every rank: the others would wait to read
             error = caught
         for trouble in [error, *peers.gather(error)]:
@@ -252,7 +241,7 @@ class KeptState:
         if targets:
             saved.read_shards(targets)
         for name, part in self._parts.items():
-            state = _filled(name, whole[name], targets, likenesses[name])
+            state = filled(name, whole[name], targets, likenesses[name])
             settings = set(getattr(part, "defaults", {}))  # before: loading has torch add some of its own
             try:
                 part.load_state_dict(state)
@@ -276,8 +265,8 @@ class KeptState:
         for name, part in self._parts.items():
             if isinstance(part, nn.Module) and name in whole:
                 shards = {p: s.fact for p, s in saved.shards.items() if p.startswith(f"{name}.")}
-                facts = _tensor_facts(name, whole[name]) | shards
-                differences |= _fact_differences(name, facts, _tensor_facts(name, part.state_dict()))
+                facts = tensor_facts(name, whole[name]) | shards
+                differences |= _fact_differences(name, facts, tensor_facts(name, part.state_dict()))
             elif name in parameters and isinstance(part, torch.optim.Optimizer):
                 differences |= _fact_differences(name, parameters[name], _parameter_facts(name, part))
         if differences:
@@ -313,10 +302,10 @@ def _facts_of(name: str, part: Any, *, rank: int) -> dict[str, str]:
             if kind.__module__.startswith(_SPREAD_OBJECTS):
                 reason = "its state is in no form that other ranks could go on with"
                 raise ShardedStateError(name, kind=kind.__name__, rank=rank, reason=reason)
-    for found in _tensors(name, part.state_dict()):
-        _refuse_spread(found, rank=rank)
+    for found in tensors(name, part.state_dict()):
+        refuse_spread(found, rank=rank)
         sharded = _SHARDED if is_sharded(found.tensor) else ""
-        facts[found.path] = _shape_and_dtype(found.tensor) + sharded
+        facts[found.path] = shape_and_dtype(found.tensor) + sharded
     return facts
 
 
@@ -348,113 +337,16 @@ def _check_name(name: object) -> None:
         raise ValueError(f"state[{name!r}]: {', '.join(_RESERVED)} are taken; choose another name")
 
 
-class _Found(NamedTuple):
-    """A tensor, where it is, and whether it is within an object of some class."""
-
-    path: str
-    tensor: torch.Tensor
-    is_inside: bool = False
-
-
-def _tensors(path: str, value: Any) -> Iterator[_Found]:
-    """Every tensor in a state, however deep.
-
-    Raises:
-        TypeError: On the way there is something that could be written, and never read again.
-    """
-    if isinstance(value, torch.Tensor):
-        yield _Found(path, value)
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _tensors(f"{path}.{name}", item)
-            if type(name) not in _LEAVES:
-                _require_loadable(f"{path}.{name}", name)
-        if type(value) not in _MAPPINGS:
-            _require_loadable(path, value)
-    elif type(value) in (list, tuple):
-        for number, item in enumerate(value):
-            yield from _tensors(f"{path}.{number}", item)
-    elif type(value) not in _LEAVES and not isinstance(value, np.generic):  # that is copied as a plain number
-        for tensor in _hidden_tensors(path, value):
-            yield _Found(path, tensor, is_inside=True)
-        _require_loadable(path, value)
-
-
-def _hidden_tensors(path: str, value: Any) -> list[torch.Tensor]:
-    """The tensors inside of any object, as pickle would find them."""
-    finder = _TensorFinder()
-    try:
-        finder.dump(value)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise _not_loadable(path, value, error) from error
-    return finder.found
-
-
-class _TensorFinder(pickle.Pickler):
-    """Pickles into nothing, and leaves tensors out."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO())
-        self.found: list[torch.Tensor] = []
-
-    def persistent_id(self, value: Any) -> str | None:
-        if not isinstance(value, torch.Tensor):
-            return None
-        self.found.append(value)
-        return "tensor"
-
-
-def _require_loadable(path: str, value: Any) -> None:
-    """Try it: which classes are safe is up to torch, and to what the program has told torch."""
-    file = io.BytesIO()
-    try:
-        torch.save(value, file)
-        file.seek(0)
-        torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.PickleError, AttributeError, TypeError, RuntimeError) as error:
-        raise _not_loadable(path, value, error) from error
-
-
-def _not_loadable(path: str, value: Any, error: Exception) -> TypeError:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return TypeError(
-        f"{path} is a {type(value).__name__}, which a checkpoint can't give back safely ({lines[0]}): let "
-        "state_dict() make it a number, string, tensor, list or dict, or name its class in "
-        "torch.serialization.add_safe_globals()"
-    )
-
-
-def _refuse_spread(found: _Found, *, rank: int) -> None:
-    """Of which a checkpoint would have one rank's part alone, or none that can be put together."""
-    path, tensor = found.path, found.tensor
-    if is_sharded(tensor):
-        reason = ""
-        if found.is_inside:
-            reason = "it is inside of another object, out of which no part of a tensor can be taken"
-        elif any(placement.is_partial() for placement in tensor.placements):
-            reason = "its parts have yet to be added up"
-        if reason:
-            raise ShardedStateError(path, kind="DTensor", rank=rank, reason=reason)
-        return
-    for kind in type(tensor).__mro__:
-        if kind.__module__.startswith(_SPREAD_TENSORS):
-            reason = "it can't be put together on other ranks"
-            raise ShardedStateError(path, kind=kind.__name__, rank=rank, reason=reason)
-    flatten = getattr(tensor, "__tensor_flatten__", None)  # of a tensor that is made of others
-    for name in flatten()[0] if flatten is not None else ():
-        _refuse_spread(_Found(f"{path}.{name}", getattr(tensor, name), is_inside=True), rank=rank)
-
-
 def _digests_of_own(name: str, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, str]:
     """Of what an optimizer keeps of a sharded parameter as a tensor that isn't.
 
     It may be of a rank's own part, and not say so: then ranks have other numbers, of which rank 0's alone
     would be kept.
     """
-    like = _likeness(name, optimizer)
+    like = likeness(name, optimizer)
     plain = [
         found
-        for found in _tensors(name, state)
+        for found in tensors(name, state)
         if found.tensor.ndim and not is_sharded(found.tensor) and is_sharded(like(found.path))
     ]
     return {found.path: checksum_of(_bytes(found.tensor)).checksum for found in plain}
@@ -465,90 +357,10 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
-def _shape_and_dtype(tensor: torch.Tensor) -> str:
-    if is_lazy(tensor):
-        return f"{_LAZY} {dtype_name(tensor.dtype)}"
-    return f"{list(tensor.shape)} {dtype_name(tensor.dtype)}"
-
-
-def _tensor_facts(name: str, state: Any) -> dict[str, str]:
-    """Where each tensor of a state is -> its shape and dtype; torch would convert a dtype without a word."""
-    return {found.path: _shape_and_dtype(found.tensor) for found in _tensors(name, state)}
-
-
-def _likeness(name: str, part: Any) -> _Likeness:
-    """Says of a place in a part's state which tensor is, or will be, there in its shape and on its mesh."""
-    if not isinstance(part, torch.optim.Optimizer):
-        known = {found.path: found.tensor for found in _tensors(name, part.state_dict())}
-        return {path: tensor for path, tensor in known.items() if not is_lazy(tensor)}.get
-    parameters = [parameter for group in part.param_groups for parameter in group["params"]]
-
-    def of_parameter(path: str) -> torch.Tensor | None:  # what an optimizer keeps, it keeps by its parameter
-        number = path.removeprefix(f"{name}.state.").partition(".")[0]
-        found: torch.Tensor | None = None
-        if number.isdecimal() and int(number) < len(parameters) and not is_lazy(parameters[int(number)]):
-            found = parameters[int(number)].detach()
-        return found
-
-    return of_parameter
-
-
-def _room(like: torch.Tensor | None, shard: PiecewiseTensor, mesh: Any) -> torch.Tensor:
-    """A tensor to be filled.
-
-    Args:
-        like: What is in its place, or its parameter; None: nothing yet (a part whose state grows).
-        mesh: Over which it is spread if nothing else says so; None: over none.
-    """
-    shape, dtype = torch.Size(shard.shape), shard.torch_dtype
-    if like is not None and like.shape == shape:
-        return torch.empty_like(like, dtype=dtype)
-    if is_sharded(like):  # of another shape than its parameter: nothing says how to share it
-        return _spread_empty(shape, dtype, like.device_mesh, ())
-    if like is None and mesh is not None:
-        return _spread_empty(shape, dtype, mesh, shard.shard_dims)
-    return torch.empty(shape, dtype=dtype, device="cpu" if like is None else like.device)
-
-
-def _spread_empty(
-    shape: torch.Size, dtype: torch.dtype, mesh: Any, shard_dims: tuple[int | None, ...]
-) -> torch.Tensor:
-    """A sharded tensor: divided along these dimensions where the mesh has as many, else whole everywhere."""
-    from torch.distributed import tensor as sharded
-
-    dims = shard_dims if len(shard_dims) == mesh.ndim else (None,) * mesh.ndim
-    placements = [sharded.Replicate() if dim is None else sharded.Shard(dim) for dim in dims]
-    return sharded.empty(shape, dtype=dtype, device_mesh=mesh, placements=placements)
-
-
-def _filled(path: str, state: Any, targets: Mapping[str, torch.Tensor], like: _Likeness) -> Any:
-    """A part's state as it is loaded: with what was sharded, and sharded as the part is by now."""
-    if isinstance(state, Mapping):
-        filled: Any = state
-        for name, item in state.items():
-            filled[name] = _filled(f"{path}.{name}", item, targets, like)
-        return filled
-    if type(state) in (list, tuple):
-        return type(state)(
-            _filled(f"{path}.{number}", item, targets, like) for number, item in enumerate(state)
-        )
-    if state is None and path in targets:
-        return targets[path]
-    now = like(path) if isinstance(state, torch.Tensor) and state.ndim else None
-    if is_sharded(now):
-        from torch.distributed import tensor as sharded
-
-        is_alike = now.shape == state.shape
-        placements = now.placements if is_alike else [sharded.Replicate()] * now.device_mesh.ndim
-        # Every rank has all of it, so nothing has to be sent.
-        return sharded.distribute_tensor(state, now.device_mesh, placements, src_data_rank=None)
-    return state
-
-
 def _parameter_facts(name: str, optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """Where each parameter of an optimizer is -> its shape and dtype."""
     return {
-        f"{name}.param_groups.{number}.params.{place}": _shape_and_dtype(parameter)
+        f"{name}.param_groups.{number}.params.{place}": shape_and_dtype(parameter)
         for number, group in enumerate(optimizer.param_groups)
         for place, parameter in enumerate(group["params"])
     }
@@ -560,7 +372,7 @@ def _changed(name: str, saved: Any, part: Any, settings: set[str]) -> dict[str, 
         return _missing_settings(
             name, part, settings
         )  # torch converts its tensors to the parameters' dtype, by design
-    theirs, ours = _tensor_facts(name, saved), _tensor_facts(name, part.state_dict())
+    theirs, ours = tensor_facts(name, saved), tensor_facts(name, part.state_dict())
     odd = [path for path in theirs if path in ours and theirs[path] != ours[path]]
     return {path: (theirs[path], ours[path]) for path in odd[:_NUM_NAMED_MAX]}
 
@@ -579,11 +391,11 @@ def _missing_settings(
 def _fact_differences(
     name: str, theirs: Mapping[str, str], ours: Mapping[str, str]
 ) -> dict[str, tuple[object, object]]:
-    # Of a lazy tensor (`_shape_and_dtype`) nothing but the name is known.
+    # Of a lazy tensor (`shape_and_dtype`) nothing but the name is known.
     odd = [
         path
         for path in theirs
-        if path in ours and theirs[path] != ours[path] and not ours[path].startswith(_LAZY)
+        if path in ours and theirs[path] != ours[path] and not ours[path].startswith(LAZY)
     ]
     found: dict[str, tuple[object, object]] = {
         path: (theirs[path], ours[path]) for path in odd[:_NUM_NAMED_MAX]
