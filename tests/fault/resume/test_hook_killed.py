@@ -87,26 +87,24 @@ def start() -> Iterator[Start]:
         ranks.kill()
 
 
-@pytest.fixture(params=["folder", "object store"])
-def storage(request: pytest.FixtureRequest) -> list[str]:
-    """An option that says where runs are kept; none: in the program's folder."""
-    return [] if request.param == "folder" else [f"{request.getfixturevalue('object_store').url}/runs"]
-
-
 @pytest.mark.parametrize(
-    ("num_ranks", "options"), [(1, []), (2, []), (2, ["sharded"])], ids=["alone", "two", "two, sharded"]
+    ("num_ranks", "options", "is_in_store"),
+    [(1, [], False), (2, [], False), (2, ["sharded"], False), (2, ["sharded"], True)],
+    ids=["alone", "two", "two, sharded", "two, sharded, in an object store"],
 )
 def test_killed_at_any_moment_it_equals_a_run_that_was_never_killed(
     num_ranks: int,
     options: list[str],
-    storage: list[str],
+    is_in_store: bool,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     start: Start,
     wait_until: WaitUntil,
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     start(whole, num_ranks, *options).wait()
-    options = [*options, *storage]
+    if is_in_store:
+        options = [*options, f"{request.getfixturevalue('object_store').url}/runs"]
     expected = {(line["step"], *line["samples"]): line["epoch"] for line in lines(whole)}
     rng = random.Random(num_ranks)
     num_killed = 0
