@@ -46,7 +46,7 @@ from evenload.resume.errors import (
 from evenload.resume.peers import Peers
 from evenload.resume.shard_index import PiecewiseTensor
 from evenload.resume.spreading import filled, likeness, room
-from evenload.resume.state_copy import StateCopy, copy_state, is_sharded, unwrap
+from evenload.resume.state_copy import StateCopy, bytes_of, copy_state, is_sharded, unwrap
 from evenload.resume.state_tensors import LAZY, refuse_spread, shape_and_dtype, tensor_facts, tensors
 from evenload.resume.storage import checksum_of
 
@@ -202,7 +202,7 @@ class KeptState:
                     if is_sharded(found.tensor) and not (self._is_sharded and name in asked):
                         reason = "it has become so since the run began"
                         raise ShardedStateError(found.path, kind="DTensor", rank=rank, reason=reason)
-                if isinstance(part := self._parts.get(name), torch.optim.Optimizer):
+                if self._is_sharded and isinstance(part := self._parts.get(name), torch.optim.Optimizer):
                     digests |= _digests_of_own(name, part, states[name])
         with _errors_that_travel(", ".join(states), rank=rank):
             copied = copy_state(states, is_whole=rank == 0)
@@ -349,12 +349,7 @@ def _digests_of_own(name: str, optimizer: torch.optim.Optimizer, state: Mapping[
         for found in tensors(name, state)
         if found.tensor.ndim and not is_sharded(found.tensor) and is_sharded(like(found.path))
     ]
-    return {found.path: checksum_of(_bytes(found.tensor)).checksum for found in plain}
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
+    return {found.path: checksum_of(bytes_of(found.tensor)).checksum for found in plain}
 
 
 def _parameter_facts(name: str, optimizer: torch.optim.Optimizer) -> dict[str, str]:

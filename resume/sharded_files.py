@@ -40,6 +40,7 @@ from evenload.resume.checkpoint import Checkpoint, CheckpointStore
 from evenload.resume.errors import CheckpointUnreadableError, InvalidCheckpointError, RunError
 from evenload.resume.peers import Peers
 from evenload.resume.shard_index import SHARD_INDEX_NAME, Piece, PiecewiseTensor, ShardIndex, dtype_name
+from evenload.resume.state_copy import bytes_of
 from evenload.resume.storage import FileRecord, HashingWriter, checksum_of
 
 __all__ = ["read_shards", "write_shards"]
@@ -156,7 +157,7 @@ class _Writer(StorageWriter):
             for item in plan.items:
                 tensor = planner.resolve_data(item)
                 assert isinstance(tensor, torch.Tensor), "shards are tensors"
-                content = _bytes_of(tensor)
+                content = bytes_of(tensor)
                 offsets = item.index.offset or ()
                 pieces.append(
                     (
@@ -298,11 +299,6 @@ class _Reader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         del checkpoint_id
         return False
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
 
 
 def _shard_dims(tensor: Any) -> tuple[int | None, ...]:

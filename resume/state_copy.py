@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["StateCopy", "copy_state", "detached_copy", "is_sharded", "unwrap"]
+__all__ = ["StateCopy", "bytes_of", "copy_state", "detached_copy", "is_sharded", "unwrap"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ def is_sharded(value: object) -> TypeGuard[Any]:
     # Importing the module would cost a second, and who has such a tensor has done so.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """A tensor's numbers, one row after the other, as the machine has them."""
+    return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def copy_state(states: Mapping[str, Any], *, is_whole: bool) -> StateCopy:
